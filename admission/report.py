@@ -1,0 +1,69 @@
+"""What admission says: each site admitted, or refused with coded diagnostics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qbpass.admission.site import AttentionSite
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """Why a site is refused. Codes are append-only: a code never changes its meaning."""
+
+    code: str
+    site: str
+    message: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """One site's answer. `site` is None where something looks like attention but could not be read as a site."""
+
+    name: str
+    kind: str
+    layer: int
+    site: AttentionSite | None
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def admitted(self) -> bool:
+        return self.site is not None and not self.diagnostics
+
+
+@dataclass(frozen=True)
+class AdmissionReport:
+    """Every attention of a decoder in layer order, and diagnostics that belong to the whole graph."""
+
+    model: str
+    sites: tuple[SiteReport, ...]
+    graph_diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def admitted(self) -> bool:
+        return bool(self.sites) and not self.graph_diagnostics and all(site.admitted for site in self.sites)
+
+    def to_json(self) -> dict[str, Any]:
+        """The form `qbpass admit --json` writes (see the README)."""
+
+        def diagnostic(d: Diagnostic) -> dict[str, Any]:
+            return {"code": d.code, "message": d.message, "evidence": dict(d.evidence)}
+
+        return {
+            "model": self.model,
+            "admitted": self.admitted,
+            "diagnostics": [diagnostic(d) for d in self.graph_diagnostics],
+            "sites": [
+                {
+                    "name": s.name,
+                    "kind": s.kind,
+                    "layer": s.layer,
+                    "admitted": s.admitted,
+                    "diagnostics": [diagnostic(d) for d in s.diagnostics],
+                }
+                for s in self.sites
+            ],
+        }
