@@ -1,0 +1,102 @@
+"""Opening ONNX Runtime sessions: provider, threads and optimization level said out loud, never chosen in silence."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qbpass.models.errors import ModelFileError, ProviderError
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+@dataclass(frozen=True)
+class SessionSpec:
+    """What a session runs on. Part of the recipe: other threads or another provider are another reference."""
+
+    provider: str = "cpu"  # a key of PROVIDERS
+    threads: int = field(default_factory=lambda: min(os.cpu_count() or 1, 16))
+    use_tf32: bool = False  # CUDA only: TF32 products are not fp32 products
+
+    def provider_list(self) -> list[Any]:
+        """What ONNX Runtime is given. Nothing is appended behind the provider asked for.
+
+        Raises ProviderError where the installed ONNX Runtime does not have the provider.
+        """
+        import onnxruntime as ort
+
+        if self.provider not in PROVIDERS:
+            raise ProviderError(f"unknown provider {self.provider!r}: choose one of {', '.join(sorted(PROVIDERS))}")
+        name = PROVIDERS[self.provider]
+        if name not in ort.get_available_providers():
+            raise ProviderError(
+                f"{name} is not in this onnxruntime {ort.__version__} (it has {', '.join(ort.get_available_providers())}): "
+                "install the extra qbpass[cuda] in an environment without the cpu extra, or use --provider cpu"
+            )
+        if self.provider == "cuda":
+            return [(name, {"use_tf32": "1" if self.use_tf32 else "0"})]
+        return [name]
+
+
+def open_session(
+    graph: Path | bytes,
+    spec: SessionSpec,
+    *,
+    weights_folder: Path | None = None,
+    optimize: bool = False,
+    write_optimized: Path | None = None,
+) -> Any:
+    """An `onnxruntime.InferenceSession` over `graph` (a file, or a serialized ModelProto whose external weights lie in `weights_folder`).
+
+    optimize: ONNX Runtime's default optimization; off for every graph that is already frozen.
+    write_optimized: where the optimized graph goes (its initializers over 1 KiB into `<stem>.data` beside it).
+    Raises ProviderError where the provider asked for did not load, ModelFileError where the graph could not be loaded.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = spec.threads
+    options.inter_op_num_threads = 1
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    # Worker threads stop spinning when a run ends: several sessions in one process would otherwise burn each other's cores.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if weights_folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights_folder))
+    if write_optimized is not None:
+        options.optimized_model_filepath = str(write_optimized)
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", f"{write_optimized.stem}.data"
+        )
+        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+    providers = spec.provider_list()
+    _preload_cuda(spec)
+    try:
+        session = ort.InferenceSession(
+            graph if isinstance(graph, bytes) else str(graph), options, providers=providers, enable_fallback=False
+        )
+    except Exception as error:  # ONNX Runtime raises a family of private types
+        raise ModelFileError(f"ONNX Runtime could not load the graph: {one_line(error)}") from error
+    if PROVIDERS[spec.provider] not in session.get_providers():
+        raise ProviderError(
+            f"{PROVIDERS[spec.provider]} was asked for and did not load (running: {', '.join(session.get_providers())}): "
+            "check the CUDA and cuDNN libraries, or use --provider cpu"
+        )
+    return session
+
+
+def _preload_cuda(spec: SessionSpec) -> None:
+    """CUDA and cuDNN from pip packages are found only once they are preloaded."""
+    import onnxruntime as ort
+
+    if spec.provider == "cuda" and hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """The first line of an error, cut to `limit` characters."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
