@@ -1,0 +1,178 @@
+"""Reading a graph without its weights, from a file that may be anything: every problem is one line that says what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import external_data_helper
+
+from qbpass.models.errors import ModelFileError
+from qbpass.models.graph_order import check_order
+
+MAX_GRAPH_BYTES = 2**31 - 1  # protobuf's own limit
+
+# First bytes of files that people download in place of a model.
+_LOOKALIKES = {
+    b"version https://git-lfs": "is a git-lfs pointer, not the model: run `git lfs pull` in its repository",
+    b"<!doctype html": "is an HTML page, not a model: download the file itself, not the page that shows it",
+    b"<html": "is an HTML page, not a model: download the file itself, not the page that shows it",
+    b"GGUF": "is a GGUF file, not ONNX: turn it into ONNX with `qbpass export`",
+    b"PK\x03\x04": "is a zip archive, not ONNX: unpack it, or export the model to ONNX",
+}
+
+
+def read_graph(path: Path) -> onnx.ModelProto:
+    """The model in `path`, external weights left on disk and checked by their file's size only.
+
+    Raises ModelFileError where the file is missing, too large, not ONNX or truncated; where the graph is empty, cyclic or
+    not in topological order; where external data is missing, truncated or lies outside the model's folder.
+    """
+    model = _parse(path, _read_bytes(path))
+    if not model.HasField("graph"):
+        raise ModelFileError(f"{path} is not an ONNX model (it holds no graph): check the file, or export it again")
+    if not model.graph.node:
+        raise ModelFileError(f"the graph in {path} has no nodes: export the model again")
+    check_order(model.graph, path)
+    for tensor in external_tensors(model):
+        _check_external(tensor, path.parent)
+    return model
+
+
+def external_entry(initializer: onnx.TensorProto) -> tuple[str, int, int]:
+    """(location, offset, length) of an externally stored tensor; an omitted length is the one its shape and type need.
+
+    Raises ModelFileError where the entry has no location or its numbers are not non-negative integers.
+    """
+    entries = {entry.key: entry.value for entry in initializer.external_data}
+    if not entries.get("location"):
+        raise ModelFileError(
+            f"initializer {initializer.name!r} is stored outside the graph but names no file: export the model again"
+        )
+    offset = _natural(initializer, "offset", entries.get("offset", "0"))
+    length = _natural(initializer, "length", entries["length"]) if "length" in entries else _byte_size(initializer)
+    return entries["location"], offset, length
+
+
+def weight_files(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
+    """Every external location the model names -> its checked path inside `folder`, in order of first use.
+
+    Raises ModelFileError as `read_graph` does for external data.
+    """
+    found: dict[str, Path] = {}
+    for tensor in external_tensors(model):
+        location = external_entry(tensor)[0]
+        if location not in found:
+            found[location] = _inside(location, tensor.name, folder)
+    return found
+
+
+def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Tensors stored outside the graph: initializers and attributes, of the graph, its subgraphs and its functions."""
+    yield from (t for t in _graph_tensors(model.graph) if external_data_helper.uses_external_data(t))
+    for function in model.functions:
+        for node in function.node:
+            yield from (t for t in _node_tensors(node) if external_data_helper.uses_external_data(t))
+
+
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        yield from _node_tensors(node)
+
+
+def _node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        for subgraph in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+            yield from _graph_tensors(subgraph)
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        if not path.exists():
+            raise ModelFileError(f"{path} does not exist: check the path")
+        if not path.is_file():
+            raise ModelFileError(f"{path} is not a regular file: give the .onnx file")
+        size = path.stat().st_size
+        if size > MAX_GRAPH_BYTES:
+            raise ModelFileError(
+                f"{path} is {size / 2**30:.1f} GiB, more than the 2 GiB an ONNX file can hold: save the model with external data"
+            )
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelFileError(f"{path} can't be read ({error.strerror or error}): check its permissions") from error
+    if not data:
+        raise ModelFileError(f"{path} is empty: download or export it again")
+    return data
+
+
+def _parse(path: Path, data: bytes) -> onnx.ModelProto:
+    start = data[:64].lstrip()
+    for prefix, problem in _LOOKALIKES.items():
+        if start.lower().startswith(prefix.lower()):
+            raise ModelFileError(f"{path} {problem}")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, RecursionError) as error:
+        raise ModelFileError(
+            f"{path} is not an ONNX model, or it is truncated or damaged: download or export it again"
+        ) from error
+    return model
+
+
+def _natural(tensor: onnx.TensorProto, key: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ModelFileError(
+            f"initializer {tensor.name!r} has the external {key} {text[:40]!r}, not a non-negative integer: export the model again"
+        )
+    return int(text)
+
+
+def _byte_size(tensor: onnx.TensorProto) -> int:
+    bits = _SUB_BYTE_BITS.get(tensor.data_type)
+    if bits is None:
+        bits = 8 * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    return -(-math.prod(tensor.dims) * bits // 8)
+
+
+_SUB_BYTE_BITS = {
+    getattr(onnx.TensorProto, name): bits
+    for name, bits in {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}.items()
+    if hasattr(onnx.TensorProto, name)
+}
+
+
+def _inside(location: str, tensor: str, folder: Path) -> Path:
+    """`location` as a path inside `folder`; a file from strangers must not name any other file of this machine."""
+    where = f"the external data of initializer {tensor!r}"
+    if PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive or location.startswith("\\"):
+        raise ModelFileError(f"{where} has the absolute path {location!r}: external data must lie in the model's folder")
+    if ".." in PurePosixPath(location.replace("\\", "/")).parts:
+        raise ModelFileError(f"{where} leaves the model's folder ({location!r}): external data must lie in the model's folder")
+    if "\0" in location:
+        raise ModelFileError(f"{where} has a path with a zero byte: export the model again")
+    path = folder / location
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ModelFileError(
+            f"{where} ({location!r}) is a link out of the model's folder: put the real file into {folder} (for example `cp -L`)"
+        )
+    if not path.is_file():
+        raise ModelFileError(f"{where} is missing: {path} does not exist; put it beside the .onnx file")
+    return path
+
+
+def _check_external(tensor: onnx.TensorProto, folder: Path) -> None:
+    location, offset, length = external_entry(tensor)
+    size = _inside(location, tensor.name, folder).stat().st_size
+    if size < offset + length:
+        raise ModelFileError(
+            f"{folder / location} is truncated: initializer {tensor.name!r} needs bytes up to {offset + length:,}, "
+            f"the file has {size:,}; download or export it again"
+        )
