@@ -153,9 +153,13 @@ def _inside(location: str, tensor: str, folder: Path) -> Path:
     """`location` as a path inside `folder`; a file from strangers must not name any other file of this machine."""
     where = f"the external data of initializer {tensor!r}"
     if PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive or location.startswith("\\"):
-        raise ModelFileError(f"{where} has the absolute path {location!r}: external data must lie in the model's folder")
+        raise ModelFileError(
+            f"{where} has the absolute path {location!r}: external data must lie in the model's folder"
+        )
     if ".." in PurePosixPath(location.replace("\\", "/")).parts:
-        raise ModelFileError(f"{where} leaves the model's folder ({location!r}): external data must lie in the model's folder")
+        raise ModelFileError(
+            f"{where} leaves the model's folder ({location!r}): external data must lie in the model's folder"
+        )
     if "\0" in location:
         raise ModelFileError(f"{where} has a path with a zero byte: export the model again")
     path = folder / location

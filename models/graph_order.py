@@ -54,9 +54,7 @@ def _check(graph: onnx.GraphProto, path: Path, outer: frozenset[str]) -> None:
             raise ModelFileError(f"output {value.name!r} is made by no node in {path}: export the model again")
 
 
-def _why(
-    graph: onnx.GraphProto, node: onnx.NodeProto, name: str, made: dict[str, onnx.NodeProto], path: Path
-) -> str:
+def _why(graph: onnx.GraphProto, node: onnx.NodeProto, name: str, made: dict[str, onnx.NodeProto], path: Path) -> str:
     reader = f"node {node.name or next(iter(node.output), '')!r} ({node.op_type})"
     if name not in made:
         return f"{reader} in {path} reads tensor {name!r}, which nothing makes: the graph is damaged, export it again"
@@ -65,5 +63,9 @@ def _why(
         edges.add_edges_from((read, out) for read in node_reads(reader_node) for out in reader_node.output if out)
     if not nx.is_directed_acyclic_graph(edges):
         cycle = [edge[0] for edge in nx.find_cycle(edges)]
-        return f"the graph in {path} is cyclic (through {', '.join(map(repr, cycle[:4]))}): it is damaged, export it again"
-    return f"{reader} in {path} reads tensor {name!r} before it is made: sort the graph topologically, or export it again"
+        return (
+            f"the graph in {path} is cyclic (through {', '.join(map(repr, cycle[:4]))}): it is damaged, export it again"
+        )
+    return (
+        f"{reader} in {path} reads tensor {name!r} before it is made: sort the graph topologically, or export it again"
+    )
