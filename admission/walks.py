@@ -1,0 +1,162 @@
+"""Bounded walks: from a softmax back to its QK product and on to its AV product, from an operand back to the KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+
+from qbpass.admission.dataflow import Flow
+from qbpass.models.contract import KVPair
+
+PRODUCTS = frozenset({"MatMul", "FusedMatMul", "Einsum", "Gemm"})
+PLAIN_PRODUCTS = frozenset({"MatMul", "FusedMatMul"})
+
+# What may lie between a product and the softmax for the softmax still to count as attention. Wider than what is
+# admitted, so that an unusual attention is found, named and refused rather than overlooked.
+PASS_THROUGH = frozenset(
+    {
+        *(
+            "Add",
+            "Sub",
+            "Mul",
+            "Div",
+            "Neg",
+            "Tanh",
+            "Sigmoid",
+            "Relu",
+            "Exp",
+            "Log",
+            "Sqrt",
+            "Pow",
+            "Abs",
+            "Clip",
+            "Max",
+            "Min",
+            "Erf",
+        ),
+        *("Where", "IsNaN", "IsInf", "Cast", "CastLike", "Identity", "Dropout", "Softplus", "And", "Or", "Not"),
+        *(
+            "Concat",
+            "Slice",
+            "Split",
+            "Pad",
+            "Reshape",
+            "Transpose",
+            "Unsqueeze",
+            "Squeeze",
+            "Expand",
+            "Gather",
+            "Flatten",
+        ),
+        *("ScatterND", "ScatterElements", "ReduceMax", "ReduceSum"),
+    }
+)
+
+# A walk from an operand back to the KV cache ends here: what lies behind belongs to another layer, or is only a size.
+_BARRIERS = PRODUCTS | {
+    "Softmax",
+    "Shape",
+    "Size",
+    "LayerNormalization",
+    "SimplifiedLayerNormalization",
+    "MatMulNBits",
+    "ReduceMean",
+}
+
+WALK_LIMIT = 64  # nodes one walk may visit; the longest real path (sdpa's key) has 11
+
+
+def is_activation_product(node: onnx.NodeProto, flow: Flow) -> bool:
+    """A product of two tensors that both depend on the call: not a projection by a weight."""
+    return (
+        node.op_type in PRODUCTS
+        and len(node.input) >= 2
+        and all(tensor in flow.activations for tensor in node.input[:2])
+    )
+
+
+def find_score_products(tensor: str, flow: Flow) -> list[onnx.NodeProto]:
+    """Products of two activations that `tensor` is computed from through PASS_THROUGH operators, the nearest first."""
+    found: dict[int, onnx.NodeProto] = {}
+    seen, pending = {tensor}, [tensor]
+    while pending and len(seen) < WALK_LIMIT:
+        node = flow.producer(pending.pop(0))
+        if node is None:
+            continue
+        if is_activation_product(node, flow):
+            found[flow.position(node.output[0])] = node
+        elif node.op_type in PASS_THROUGH and flow.elem_type(node.output[0]) not in _NO_SCORES:
+            fresh = [name for name in node.input if name in flow.activations and name not in seen]
+            seen.update(fresh)
+            pending.extend(fresh)
+    return list(found.values())
+
+
+_NO_SCORES = frozenset({onnx.TensorProto.BOOL, onnx.TensorProto.INT64, onnx.TensorProto.INT32})
+
+
+@dataclass(frozen=True)
+class ProductUse:
+    """A product that reads a tensor (through PASS_THROUGH operators), and the operand place it reads it at."""
+
+    node: onnx.NodeProto
+    operand: int
+    tensor: str
+
+
+def find_probability_product(tensor: str, flow: Flow) -> ProductUse | None:
+    """The first product of two activations that reads `tensor` through PASS_THROUGH operators, best as first operand."""
+    uses: list[ProductUse] = []
+    seen, pending = {tensor}, [tensor]
+    while pending and len(seen) < WALK_LIMIT:
+        name = pending.pop(0)
+        for node in flow.consumers(name):
+            if is_activation_product(node, flow):
+                uses.append(ProductUse(node, list(node.input).index(name), name))
+            elif node.op_type in PASS_THROUGH:
+                fresh = [output for output in node.output if output and output not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+    return min(uses, key=lambda use: use.operand, default=None)
+
+
+@dataclass(frozen=True)
+class CacheTie:
+    """Where an operand comes from: `tensor` holds the whole key or value (past and new rows) of one KV pair."""
+
+    pair: KVPair
+    role: str  # "key" | "value"
+    tensor: str
+
+
+class CacheTies:
+    """Which tensors hold a KV pair's present key or value."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._by_tensor: dict[str, CacheTie] = {}
+        for pair in flow.contract.kv:
+            for role, past, present in (
+                ("key", pair.past_key, pair.present_key),
+                ("value", pair.past_value, pair.present_value),
+            ):
+                # The present itself, and whatever joins the past with new rows without being the present output.
+                joins = [node.output[0] for node in flow.consumers(past) if node.op_type == "Concat"]
+                for tensor in (present, *joins):
+                    self._by_tensor.setdefault(tensor, CacheTie(pair, role, tensor))
+
+    def find(self, operand: str) -> CacheTie | None:
+        """The nearest tensor of the KV cache that `operand` is computed from, not through products or sizes."""
+        seen, pending = {operand}, [operand]
+        while pending and len(seen) < WALK_LIMIT:
+            tensor = pending.pop(0)
+            if tensor in self._by_tensor:
+                return self._by_tensor[tensor]
+            node = self._flow.producer(tensor)
+            if node is None or node.op_type in _BARRIERS:
+                continue
+            fresh = [name for name in node.input if name in self._flow.activations and name not in seen]
+            seen.update(fresh)
+            pending.extend(fresh)
+        return None
