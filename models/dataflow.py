@@ -109,7 +109,7 @@ class Dataflow:
     def forward(
         self, tensor: str, enters: Callable[[onnx.NodeProto, int], bool]
     ) -> Iterator[tuple[onnx.NodeProto, int]]:
-        """Every (reader, operand index) reached from `tensor`; the search goes on behind a reader that `enters` accepts."""
+        """Every (reader, operand index) reached from `tensor`; the search goes on behind readers that `enters` accepts."""
         queue, seen = [tensor], {tensor}
         while queue:
             for node, operand in self.readers(queue.pop(0)):

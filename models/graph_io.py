@@ -1,4 +1,4 @@
-"""Reading a graph without its weights, from a file that may be anything: every problem is one line that says what to do."""
+"""Reading a graph without its weights, from a file that may be anything: every problem is one line, with a way out."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _LOOKALIKES = {
 def read_graph(path: Path) -> onnx.ModelProto:
     """The model in `path`, external weights left on disk and checked by their file's size only.
 
-    Raises ModelFileError where the file is missing, too large, not ONNX or truncated; where the graph is empty, cyclic or
-    not in topological order; where external data is missing, truncated or lies outside the model's folder.
+    Raises ModelFileError where the file is missing, too large, not ONNX or truncated; where the graph is empty, cyclic
+    or not in topological order; where external data is missing, truncated or lies outside the model's folder.
     """
     model = _parse(path, _read_bytes(path))
     if not model.HasField("graph"):
@@ -102,7 +102,8 @@ def _read_bytes(path: Path) -> bytes:
         size = path.stat().st_size
         if size > MAX_GRAPH_BYTES:
             raise ModelFileError(
-                f"{path} is {size / 2**30:.1f} GiB, more than the 2 GiB an ONNX file can hold: save the model with external data"
+                f"{path} is {size / 2**30:.1f} GiB, more than the 2 GiB an ONNX file can hold: save the model with "
+                "external data"
             )
         data = path.read_bytes()
     except OSError as error:
@@ -130,7 +131,8 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
 def _natural(tensor: onnx.TensorProto, key: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ModelFileError(
-            f"initializer {tensor.name!r} has the external {key} {text[:40]!r}, not a non-negative integer: export the model again"
+            f"initializer {tensor.name!r} has the external {key} {text[:40]!r}, which is no byte count: "
+            "export the model again"
         )
     return int(text)
 
@@ -165,7 +167,8 @@ def _inside(location: str, tensor: str, folder: Path) -> Path:
     path = folder / location
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ModelFileError(
-            f"{where} ({location!r}) is a link out of the model's folder: put the real file into {folder} (for example `cp -L`)"
+            f"{where} ({location!r}) is a link out of the model's folder: put the real file into {folder} "
+            "(for example `cp -L`)"
         )
     if not path.is_file():
         raise ModelFileError(f"{where} is missing: {path} does not exist; put it beside the .onnx file")

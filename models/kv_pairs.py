@@ -1,4 +1,4 @@
-"""The KV cache in a graph's inputs and outputs: which past becomes which present, keys or values, and of which layer."""
+"""The KV cache in a graph's inputs and outputs: which past becomes which present, keys or values, of which layer."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class _Half:
 def find_kv_pairs(flow: Dataflow) -> tuple[KVPair, ...]:
     """KV pairs in layer order, by dataflow.
 
-    1. A fused attention (GroupQueryAttention, MultiHeadAttention, Attention) with a graph input in its past slots and a graph
-       output in its present slots.
-    2. A rank-4 float input that is the first operand of a Concat on the next-to-last axis whose result is a graph output. It
-       holds keys where it reaches a product whose result reaches a Softmax, values where it reaches a product with one.
+    1. A fused attention (GroupQueryAttention, MultiHeadAttention, Attention) with a graph input in its past slots and a
+       graph output in its present slots.
+    2. A rank-4 float input that is the first operand of a Concat on the next-to-last axis whose result is a graph output.
+       It holds keys where it reaches a product whose result reaches a Softmax, values where it reaches a product with one.
 
     Raises ContractError where there is none, or where a past has no key or value partner.
     """
@@ -59,7 +59,8 @@ def _pair(flow: Dataflow, number: int, layer: dict[str, _Half], at: int) -> KVPa
     if set(layer) != {"key", "value"}:
         half = next(iter(layer.values()))
         raise ContractError(
-            f"KV input {half.past!r} ({half.role}s) has no partner in its attention: qbpass needs a key and a value input a layer"
+            f"KV input {half.past!r} ({half.role}s) has no partner in its attention: qbpass needs a key and a value "
+            "input a layer"
         )
     key, value = layer["key"], layer["value"]
     value_dim = _head_dim(flow, value.past, at)
@@ -140,8 +141,8 @@ def _concat_halves(flow: Dataflow) -> list[_Half]:
             role = _role(flow, node.output[0])
             if role is None:
                 raise ContractError(
-                    f"KV input {past!r} is appended to but reaches no attention that qbpass can read: it is in neither a "
-                    "QK nor an AV product"
+                    f"KV input {past!r} is appended to but reaches no attention that qbpass can read: it is in neither "
+                    "a QK nor an AV product"
                 )
             found.append(_Half(past, present, *role))
     return found
@@ -158,7 +159,7 @@ def _as_output(flow: Dataflow, tensor: str) -> str | None:
 
 
 def _role(flow: Dataflow, present: str) -> tuple[str, int] | None:
-    """("key" | "value", the attention's Softmax or fused node) for a present tensor; None where it reaches no attention."""
+    """("key" | "value", the attention's Softmax or fused node) of a present; None where it reaches no attention."""
     for node, operand in flow.forward(present, lambda n, _: n.op_type not in _STOPS):
         slots = _FUSED_SLOTS.get((node.domain, node.op_type))
         if slots and operand in slots[1]:

@@ -7,7 +7,10 @@ import onnx
 from qbpass.models.dataflow import CONTRACTIONS, FLOATS, Dataflow, attribute
 from qbpass.models.errors import ContractError
 
-_LAST_ONLY = "gives logits for the last position only: verification needs a row for every token; export it with logits for all positions"
+_LAST_ONLY = (
+    "gives logits for the last position only: verification needs a row for every token; export it with logits for all "
+    "positions"
+)
 _SELECTS = frozenset({"Gather", "GatherND", "GatherElements", "Slice", "Compress"})
 _BLOCK_ENDS = CONTRACTIONS | {"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 
@@ -15,19 +18,21 @@ _BLOCK_ENDS = CONTRACTIONS | {"SkipLayerNormalization", "SkipSimplifiedLayerNorm
 def find_logits(flow: Dataflow, presents: frozenset[str]) -> tuple[str, int]:
     """(name, vocabulary size) of the logits (1, q, vocabulary).
 
-    Raises ContractError where no output can be logits, where two could be, or where rows of earlier positions are cut away.
+    Raises ContractError where no output can be logits, where two could be, or where rows of earlier positions are cut.
     """
     candidates = [name for name in flow.outputs if name not in presents and _may_be_logits(flow, name)]
     if not candidates:
         raise ContractError(
-            "no output holds logits (float, shape (1, sequence, vocabulary)): export the model with its language-model head"
+            "no output holds logits (float, shape (1, sequence, vocabulary)): export the model with its language-model "
+            "head"
         )
     tables = _embedding_rows(flow)
     named = {name: _vocabulary(flow, name) for name in candidates}
     matching = [name for name in candidates if named[name] in tables] if len(candidates) > 1 else candidates
     if len(matching) != 1:
         raise ContractError(
-            f"outputs {', '.join(map(repr, candidates))} could each be logits: export the model with one output besides the KV cache"
+            f"outputs {', '.join(map(repr, candidates))} could each be logits: export the model with one output besides "
+            "the KV cache"
         )
     name = matching[0]
     vocabulary = named[name]
@@ -86,7 +91,7 @@ def _check_every_position(flow: Dataflow, name: str) -> None:
 
 
 def _joins_residual(flow: Dataflow, node: onnx.NodeProto) -> bool:
-    """An Add of two computed tensors: before the final norm lie the layers, where selecting is nobody's business here."""
+    """An Add of two computed tensors: behind it lie the layers, where selecting rows is nobody's business here."""
     return node.op_type == "Add" and not any(flow.is_constant(operand) for operand in node.input)
 
 

@@ -1,0 +1,126 @@
+"""The frozen graph: what ONNX Runtime really runs after its own optimizer. It is the reference, and rewrites start from it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+
+from qbpass.models.decoder import Decoder
+from qbpass.models.digests import graph_digest
+from qbpass.models.errors import ContractError, ModelFileError
+from qbpass.models.find_contract import find_contract
+from qbpass.models.graph_io import read_graph, weight_files
+from qbpass.models.graph_order import subgraphs
+from qbpass.models.session import SessionSpec, open_session
+
+FROZEN_KEY = "qbpass.frozen"  # the onnxruntime version that optimized the graph
+SOURCE_KEY = "qbpass.source"  # digest of the graph it was made from
+GRAPH_FILE = "reference.onnx"
+DATA_FILE = "reference.data"
+
+
+def is_frozen(model: onnx.ModelProto) -> bool:
+    """Whether `freeze` wrote this graph."""
+    return any(entry.key == FROZEN_KEY for entry in model.metadata_props)
+
+
+def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
+    """The decoder over what ONNX Runtime's default optimizer leaves, written to `folder` as reference.onnx and .data.
+
+    reference.data holds every initializer over 1 KiB, also those whose bytes are still the user's: ONNX Runtime reads a
+    graph's external weights from one folder, so they can't be pointed back one by one at the user's file.
+
+    Both files are made in a folder beside `folder` and moved when complete: a run that fails or is killed before that leaves
+    earlier work whole. A decoder that is frozen already is returned as it is.
+
+    Raises ModelFileError where the disk is too small or the graph can't be loaded, ContractError where the optimizer changed
+    the inputs or outputs, ProviderError as `open_session` does.
+    """
+    if is_frozen(decoder.model):
+        return decoder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _check_space(decoder, folder.parent)
+    with _staging(folder) as staging:
+        # The session itself is not needed: only the file it writes.
+        open_session(decoder.path, spec, optimize=True, write_optimized=staging / GRAPH_FILE)
+        model = read_graph(staging / GRAPH_FILE)
+        _check_interface(decoder, model)
+        _strip_unused_opsets(model)
+        _mark(model, decoder)
+        (staging / GRAPH_FILE).write_bytes(model.SerializeToString(deterministic=True))
+        _publish(staging, folder)
+    path = folder / GRAPH_FILE
+    model = read_graph(path)
+    return replace(decoder, path=path, model=model, contract=find_contract(model))
+
+
+def _check_space(decoder: Decoder, folder: Path) -> None:
+    """Asks for half as much again as the source takes: constant folding adds copies, such as a tied embedding transposed."""
+    weights = sum(file.stat().st_size for file in weight_files(decoder.model, decoder.folder).values())
+    needed = (weights + decoder.path.stat().st_size) * 3 // 2
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ModelFileError(
+            f"freezing {decoder.path} needs about {needed / 2**20:,.0f} MiB in {folder}, which has "
+            f"{free / 2**20:,.0f} MiB free: free some space, or choose another folder"
+        )
+
+
+@contextmanager
+def _staging(folder: Path) -> Iterator[Path]:
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _publish(staging: Path, folder: Path) -> None:
+    """The weights first: until the graph is replaced, a reader finds the old graph or none, never one without its weights."""
+    folder.mkdir(exist_ok=True)
+    if (folder / GRAPH_FILE).exists():
+        (folder / GRAPH_FILE).unlink()
+    for name in (DATA_FILE, GRAPH_FILE):
+        if (staging / name).exists():
+            os.replace(staging / name, folder / name)
+
+
+def _check_interface(decoder: Decoder, model: onnx.ModelProto) -> None:
+    """Names of inputs and outputs are the decoder's own, also after the optimizer."""
+    found = find_contract(model)
+    for field in ("input_ids", "attention_mask", "position_ids", "logits", "kv"):
+        if getattr(found, field) != getattr(decoder.contract, field):
+            raise ContractError(
+                f"ONNX Runtime's optimizer left another {field} than {decoder.path} has "
+                f"({getattr(decoder.contract, field)} became {getattr(found, field)}): report this model to the "
+                "qbpass developers"
+            )
+
+
+def _strip_unused_opsets(model: onnx.ModelProto) -> None:
+    """ONNX Runtime imports every operator set it knows; other readers refuse those they don't."""
+
+    def domains(graph: onnx.GraphProto) -> Iterator[str]:
+        for node in graph.node:
+            yield node.domain
+            for subgraph in subgraphs(node):
+                yield from domains(subgraph)
+
+    used = {"", *domains(model.graph), *(node.domain for function in model.functions for node in function.node)}
+    kept = [entry for entry in model.opset_import if entry.domain in used or entry.domain == "ai.onnx"]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+
+
+def _mark(model: onnx.ModelProto, decoder: Decoder) -> None:
+    import onnxruntime as ort
+
+    for key, value in ((FROZEN_KEY, ort.__version__), (SOURCE_KEY, graph_digest(decoder.model))):
+        model.metadata_props.add(key=key, value=value)

@@ -1,0 +1,87 @@
+"""A decoder from what a user has: an .onnx file, or the folder an exporter wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qbpass.models.config_files import context_length, eos_token_ids, genai_model
+from qbpass.models.decoder import Decoder
+from qbpass.models.errors import ModelFileError
+from qbpass.models.find_contract import find_contract
+from qbpass.models.graph_io import read_graph
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "config.json",
+    "generation_config.json",
+)
+# Usual names of a decoder, the first that exists is taken. Where there are several, decoder_model.onnx is the one without a past.
+_USUAL_NAMES = ("model.onnx", "decoder_with_past_model.onnx", "decoder_model.onnx", "decoder_model_merged.onnx")
+
+
+def load_decoder(path: Path) -> Decoder:
+    """The decoder in `path`: an .onnx file, or a folder as exporters write them (files at its top or under onnx/).
+
+    Raises ModelFileError where no graph or several are found, or a file is damaged; ContractError where the graph is not a
+    decoder that qbpass can run.
+    """
+    graph = find_graph(path)
+    files = _companions(graph.parent)
+    model = read_graph(graph)
+    return Decoder(
+        path=graph,
+        model=model,
+        contract=find_contract(model),
+        context_length=context_length(files),
+        eos_token_ids=eos_token_ids(files),
+        tokenizer_files={name: file for name, file in files.items() if name in TOKENIZER_FILES},
+    )
+
+
+def find_graph(path: Path) -> Path:
+    """The .onnx file that `path` is or holds.
+
+    In a folder: the file genai_config.json names; else one of the usual names, at the top and then under onnx/; else the only
+    .onnx file. Raises ModelFileError where nothing or more than one fits.
+    """
+    if not path.is_dir():
+        return path
+    if (path / "genai_config.json").is_file():
+        return _genai_graph(path)
+    places = [place for place in (path, path / "onnx") if place.is_dir()]
+    for place in places:
+        usual = [place / name for name in _USUAL_NAMES if (place / name).is_file()]
+        if usual:
+            return usual[0]
+    found = sorted(file for place in places for file in place.glob("*.onnx") if file.is_file())
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(str(file.relative_to(path)) for file in found[:6])
+        more = ", …" if len(found) > 6 else ""
+        raise ModelFileError(f"{path} holds {len(found)} graphs ({names}{more}): name the file you mean")
+    raise ModelFileError(
+        f"no .onnx file in {path} or {path / 'onnx'}: give the .onnx file, or make one with `qbpass export`"
+    )
+
+
+def _genai_graph(folder: Path) -> Path:
+    config = folder / "genai_config.json"
+    section = genai_model(config).get("decoder")
+    name = section.get("filename") if isinstance(section, dict) else None
+    if not isinstance(name, str) or not name:
+        raise ModelFileError(f"{config} names no decoder file (model.decoder.filename): give the .onnx file itself")
+    graph = folder / name
+    if not graph.resolve().is_relative_to(folder.resolve()):
+        raise ModelFileError(f"{config} names a decoder outside its folder ({name[:80]!r}): give the .onnx file itself")
+    return graph
+
+
+def _companions(folder: Path) -> dict[str, Path]:
+    """Files beside the graph; for a graph under onnx/ also those of the folder above. The nearer file wins."""
+    places = [folder, folder.parent] if folder.name == "onnx" else [folder]
+    names = (*TOKENIZER_FILES, "genai_config.json")
+    return {name: place / name for place in reversed(places) for name in names if (place / name).is_file()}
