@@ -33,7 +33,7 @@ def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
 
 
 def context_length(files: dict[str, Path]) -> int | None:
-    """From config.json (max_position_embeddings, n_positions, ...), then genai_config.json; None where neither says it."""
+    """From config.json (max_position_embeddings, n_positions, ...), then genai_config.json; None where neither says."""
     if "config.json" in files:
         config = read_json(files["config.json"])
         for section in (config, config.get("text_config")):

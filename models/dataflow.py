@@ -109,7 +109,7 @@ class Dataflow:
     def forward(
         self, tensor: str, enters: Callable[[onnx.NodeProto, int], bool]
     ) -> Iterator[tuple[onnx.NodeProto, int]]:
-        """Every (reader, operand index) reached from `tensor`; the search goes on behind readers that `enters` accepts."""
+        """Every (reader, operand index) reached from `tensor`; goes on behind the readers that `enters` accepts."""
         queue, seen = [tensor], {tensor}
         while queue:
             for node, operand in self.readers(queue.pop(0)):
@@ -120,7 +120,7 @@ class Dataflow:
                     queue.extend(fresh)
 
     def backward(self, tensor: str, enters: Callable[[onnx.NodeProto], bool]) -> Iterator[onnx.NodeProto]:
-        """Every maker reached back from `tensor`; the search goes on before a maker that `enters` accepts."""
+        """Every maker reached back from `tensor`; goes on before the makers that `enters` accepts."""
         queue, seen = [tensor], {tensor}
         while queue:
             node = self.maker(queue.pop(0))

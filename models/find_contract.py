@@ -26,8 +26,8 @@ _POSITION_OPERANDS = {
 def find_contract(model: onnx.ModelProto) -> DecoderContract:
     """The contract of a decoder with a KV cache.
 
-    Raises ContractError, one line, where the graph has no KV inputs, no logits or only the last position's, a fixed number
-    of tokens or batch rows, or an input that is none of token ids, mask, positions and KV cache.
+    Raises ContractError, one line, where the graph has no KV inputs, no logits or only the last position's, a fixed
+    number of tokens or batch rows, or an input that is none of token ids, mask, positions and KV cache.
     """
     flow = Dataflow(model.graph)
     kv = find_kv_pairs(flow)
@@ -93,8 +93,8 @@ def _why_unknown(flow: Dataflow, name: str) -> str:
     shape = flow.shape(name)
     if flow.elem_type(name) in FLOATS and shape is not None and len(shape) in (3, 4):
         return (
-            f"input {name!r} (float, rank {len(shape)}) is neither token ids, mask, positions nor a cache that is appended "
-            "to: encoder-decoder models and models fed with embeddings or 4-D masks are not supported"
+            f"input {name!r} (float, rank {len(shape)}) is neither token ids, mask, positions nor a cache that is "
+            "appended to: encoder-decoder models and models fed with embeddings or 4-D masks are not supported"
         )
     if any(
         node.op_type in ("Neg", "Slice", "Gather", "Range", "Sub") for node, _ in flow.forward(name, lambda *_: False)

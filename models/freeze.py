@@ -1,8 +1,7 @@
-"""The frozen graph: what ONNX Runtime really runs after its own optimizer. It is the reference, and rewrites start from it."""
+"""The frozen graph: what ONNX Runtime really runs after its own optimizer. It is the reference; rewrites start there."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -37,11 +36,11 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
     reference.data holds every initializer over 1 KiB, also those whose bytes are still the user's: ONNX Runtime reads a
     graph's external weights from one folder, so they can't be pointed back one by one at the user's file.
 
-    Both files are made in a folder beside `folder` and moved when complete: a run that fails or is killed before that leaves
-    earlier work whole. A decoder that is frozen already is returned as it is.
+    Both files are made in a folder beside `folder` and moved when complete: a run that fails or is killed before that
+    leaves earlier work whole. A decoder that is frozen already is returned as it is.
 
-    Raises ModelFileError where the disk is too small or the graph can't be loaded, ContractError where the optimizer changed
-    the inputs or outputs, ProviderError as `open_session` does.
+    Raises ModelFileError where the disk is too small or the graph can't be loaded, ContractError where the optimizer
+    changed the inputs or outputs, ProviderError as `open_session` does.
     """
     if is_frozen(decoder.model):
         return decoder
@@ -62,7 +61,7 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
 
 
 def _check_space(decoder: Decoder, folder: Path) -> None:
-    """Asks for half as much again as the source takes: constant folding adds copies, such as a tied embedding transposed."""
+    """Asks for half as much again as the source takes: constant folding adds copies (a tied embedding, transposed)."""
     weights = sum(file.stat().st_size for file in weight_files(decoder.model, decoder.folder).values())
     needed = (weights + decoder.path.stat().st_size) * 3 // 2
     free = shutil.disk_usage(folder).free
@@ -83,13 +82,13 @@ def _staging(folder: Path) -> Iterator[Path]:
 
 
 def _publish(staging: Path, folder: Path) -> None:
-    """The weights first: until the graph is replaced, a reader finds the old graph or none, never one without its weights."""
+    """The old graph goes, then the weights come, then the graph: a reader never finds a graph with others' weights."""
     folder.mkdir(exist_ok=True)
     if (folder / GRAPH_FILE).exists():
         (folder / GRAPH_FILE).unlink()
     for name in (DATA_FILE, GRAPH_FILE):
         if (staging / name).exists():
-            os.replace(staging / name, folder / name)
+            (staging / name).replace(folder / name)
 
 
 def _check_interface(decoder: Decoder, model: onnx.ModelProto) -> None:

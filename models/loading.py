@@ -18,15 +18,15 @@ TOKENIZER_FILES = (
     "config.json",
     "generation_config.json",
 )
-# Usual names of a decoder, the first that exists is taken. Where there are several, decoder_model.onnx is the one without a past.
+# Usual names of a decoder; the first that exists is taken. Of several, decoder_model.onnx is the one without a past.
 _USUAL_NAMES = ("model.onnx", "decoder_with_past_model.onnx", "decoder_model.onnx", "decoder_model_merged.onnx")
 
 
 def load_decoder(path: Path) -> Decoder:
     """The decoder in `path`: an .onnx file, or a folder as exporters write them (files at its top or under onnx/).
 
-    Raises ModelFileError where no graph or several are found, or a file is damaged; ContractError where the graph is not a
-    decoder that qbpass can run.
+    Raises ModelFileError where no graph or several are found, or a file is damaged; ContractError where the graph is
+    not a decoder that qbpass can run.
     """
     graph = find_graph(path)
     files = _companions(graph.parent)
@@ -44,8 +44,8 @@ def load_decoder(path: Path) -> Decoder:
 def find_graph(path: Path) -> Path:
     """The .onnx file that `path` is or holds.
 
-    In a folder: the file genai_config.json names; else one of the usual names, at the top and then under onnx/; else the only
-    .onnx file. Raises ModelFileError where nothing or more than one fits.
+    In a folder: the file genai_config.json names; else one of the usual names, at the top and then under onnx/; else the
+    only .onnx file. Raises ModelFileError where nothing or more than one fits.
     """
     if not path.is_dir():
         return path

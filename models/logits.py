@@ -31,8 +31,8 @@ def find_logits(flow: Dataflow, presents: frozenset[str]) -> tuple[str, int]:
     matching = [name for name in candidates if named[name] in tables] if len(candidates) > 1 else candidates
     if len(matching) != 1:
         raise ContractError(
-            f"outputs {', '.join(map(repr, candidates))} could each be logits: export the model with one output besides "
-            "the KV cache"
+            f"outputs {', '.join(map(repr, candidates))} could each be logits: export the model with one output "
+            "besides the KV cache"
         )
     name = matching[0]
     vocabulary = named[name]
