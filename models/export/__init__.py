@@ -1,0 +1,8 @@
+"""Exporting a decoder to ONNX: from a Hugging Face folder, a .gguf file or a builtin model. Needs the extra `export`."""
+
+from __future__ import annotations
+
+from qbpass.models.export.cached import cached_export
+from qbpass.models.export.source import export_source
+
+__all__ = ["cached_export", "export_source"]
