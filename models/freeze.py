@@ -1,4 +1,4 @@
-"""The frozen graph: what ONNX Runtime really runs after its own optimizer. It is the reference; rewrites start there."""
+"""The frozen graph: what ONNX Runtime runs after its own optimizer. It is the reference; rewrites start there."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def find_kv_pairs(flow: Dataflow) -> tuple[KVPair, ...]:
     1. A fused attention (GroupQueryAttention, MultiHeadAttention, Attention) with a graph input in its past slots and a
        graph output in its present slots.
     2. A rank-4 float input that is the first operand of a Concat on the next-to-last axis whose result is a graph
-       output. It holds keys where it reaches a product whose result reaches a Softmax, values where it reaches a product
-       with the result of a Softmax.
+       output. It holds keys where it reaches a product whose result reaches a Softmax, values where it reaches a
+       product with the result of a Softmax.
 
     Raises ContractError where there is none, or where a past has no key or value partner.
     """

@@ -44,8 +44,8 @@ def load_decoder(path: Path) -> Decoder:
 def find_graph(path: Path) -> Path:
     """The .onnx file that `path` is or holds.
 
-    In a folder: the file genai_config.json names; else one of the usual names, at the top and then under onnx/; else the
-    only .onnx file. Raises ModelFileError where nothing or more than one fits.
+    In a folder: the file genai_config.json names; else one of the usual names, at the top and then under onnx/; else
+    the only .onnx file. Raises ModelFileError where nothing or more than one fits.
     """
     if not path.is_dir():
         return path
