@@ -1,0 +1,159 @@
+"""A plan applied to a frozen decoder: the guarded (or one-layout) graph. Weights are neither read nor copied."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import onnx
+import onnx_graphsurgeon as gs
+from qbpass.admission.site import AttentionSite
+from qbpass.models.contract import KVPair
+from qbpass.models.decoder import Decoder
+from qbpass.models.errors import ContractError
+from qbpass.rewrites.builder import NodeBuilder
+from qbpass.rewrites.call_dims import CallDims, emit_call_dims
+from qbpass.rewrites.guard import declare_phase, emit_condition, emit_guarded
+from qbpass.rewrites.kv_cache import CacheTensors, declare_cache, emit_update, replace_past_shapes
+from qbpass.rewrites.layouts.context import SiteContext
+from qbpass.rewrites.layouts.native import emit_native
+from qbpass.rewrites.layouts.pq import emit_pq
+from qbpass.rewrites.layouts.qb import emit_qb
+from qbpass.rewrites.plan import RewritePlan, SitePlan
+from qbpass.rewrites.tags import tag_nodes
+
+#: guarded: both layouts behind the phase guard. active, native: one layout, straight-line, no phase input.
+Emission = Literal["guarded", "active", "native"]
+
+LAYOUT_EMITTERS = {"qb": emit_qb, "pq": emit_pq}
+
+
+def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guarded") -> onnx.ModelProto:
+    """The rewritten model, its external weights named as the frozen graph names them.
+
+    Inputs: the decoder's own, without past KV; `cache.N.key|value` (n, Hkv, d) bound to the cache; value segments; the phase.
+    Outputs: logits and `cache_out.N.key|value`, to be bound to the same memory as the inputs.
+    Raises ContractError where a plan and the graph do not belong together.
+    """
+    graph = gs.import_onnx(frozen.model)
+    _Rewriter(graph, frozen, plan, emission).run()
+    graph.cleanup().toposort()
+    model = gs.export_onnx(graph, do_type_check=False)
+    model.ir_version = max(frozen.model.ir_version, 10)  # node metadata came with IR 10
+    tag_nodes(model, plan)
+    return model
+
+
+class _Rewriter:
+    """One run over one graph; every change to it is made here."""
+
+    def __init__(self, graph: gs.Graph, frozen: Decoder, plan: RewritePlan, emission: Emission):
+        self.graph = graph
+        self.contract = frozen.contract
+        self.plan = plan
+        self.emission = emission
+        self.tensors = graph.tensors()
+        self.producers = {output.name: node for node in graph.nodes for output in node.outputs}
+        self.shared = NodeBuilder("qbpass/call")
+
+    def run(self) -> None:
+        caches = {entry.site.layer: declare_cache(entry.site, self.plan.segments) for entry in self.plan.sites}
+        self._check_every_pair_is_planned(caches)
+        first = caches[min(caches)]
+        dims = emit_call_dims(self.shared, self.tensors[self.contract.input_ids], first.key_in, first.segments_in)
+        phase = declare_phase()
+        condition = emit_condition(self.shared, phase, self.plan.phase_mask) if self.emission == "guarded" else None
+        for entry in self.plan.sites:
+            self._rewrite_site(entry, caches[entry.site.layer], dims, condition)
+        self.graph.nodes.extend(self.shared.nodes)
+        self._replace_interface(caches, phase if condition is not None else None)
+
+    def _check_every_pair_is_planned(self, caches: dict[int, CacheTensors]) -> None:
+        missing = [pair.layer for pair in self.contract.kv if pair.layer not in caches]
+        if missing:
+            raise ContractError(
+                f"the plan leaves out layer(s) {missing}: every layer's cache must be rewritten; see `qbpass admit`"
+            )
+
+    def _rewrite_site(self, entry: SitePlan, cache: CacheTensors, dims: CallDims, condition: Any) -> None:
+        site = entry.site
+        builder = NodeBuilder(f"qbpass/{site.name}", constants=self.shared.constants)
+        new = {"key": self.tensors[site.new_key], "value": self.tensors[site.new_value]}
+        emit_update(builder, site, cache, new, dims)
+        context = SiteContext(
+            site=site,
+            form=entry.form,
+            dims=dims,
+            q_1HqD=self.tensors[site.q],
+            key_nHD=cache.key,
+            value_nHD=cache.value,
+            value_segments=emit_value_segments(builder, site, cache, dims),
+            mask=self.tensors[site.mask] if site.mask is not None else None,
+            original={name: self.producers[name] for name in site.nodes.all()},
+            max_queries=self.plan.max_queries,
+        )
+        self._check_not_aliased(context)
+        self._emit(builder, context, condition)
+        self.graph.nodes.extend(builder.nodes)
+        for past, width in ((site.past_key, site.head_dim), (site.past_value, site.value_dim)):
+            replace_past_shapes(self.tensors[past], site, width, dims)
+
+    def _check_not_aliased(self, context: SiteContext) -> None:
+        if context.q_1HqD.dtype != context.key_nHD.dtype:
+            raise ContractError(
+                f"{context.site.name}: queries are {context.q_1HqD.dtype}, keys {context.key_nHD.dtype}"
+            )
+
+    def _emit(self, builder: NodeBuilder, context: SiteContext, condition: Any) -> None:
+        active, native = LAYOUT_EMITTERS[self.plan.layout], emit_native
+        output = self.tensors[context.site.output]
+        if self.emission == "guarded":
+            node = emit_guarded(
+                builder, condition, lambda b: active(b, context), lambda b: native(b, context), self.graph
+            )
+        else:
+            part = NodeBuilder(f"{builder.scope}/{self.emission}", constants=builder.constants)
+            result = (active if self.emission == "active" else native)(part, context)
+            builder.nodes.extend(part.nodes)
+            node = gs.Node("Identity", f"{builder.scope}/output", inputs=[result])
+        for name in context.site.nodes.all():  # the copies are emitted: the originals go
+            original = context.original[name]
+            original.inputs.clear()
+            original.outputs.clear()
+        node.outputs.append(output)
+        builder.nodes.append(node)
+
+    def _replace_interface(self, caches: dict[int, CacheTensors], phase: Any) -> None:
+        gone = {name for pair in self.contract.kv for name in _pair_inputs(pair)}
+        left = {name for pair in self.contract.kv for name in (pair.present_key, pair.present_value)}
+        self.graph.inputs = [tensor for tensor in self.graph.inputs if tensor.name not in gone]
+        self.graph.outputs = [tensor for tensor in self.graph.outputs if tensor.name not in left]
+        for layer in sorted(caches):
+            cache = caches[layer]
+            self.graph.inputs += [cache.key_in, cache.value_in, *cache.segments_in]
+            self.graph.outputs += [cache.key, cache.value]
+        if phase is not None:
+            self.graph.inputs.append(phase)
+
+
+def _pair_inputs(pair: KVPair) -> tuple[str, str]:
+    return pair.past_key, pair.past_value
+
+
+def emit_value_segments(builder: NodeBuilder, site: AttentionSite, cache: CacheTensors, dims: CallDims) -> list[Any]:
+    """Value prefixes as (n_s, Hkv, 1, dv), the whole cache last.
+
+    A prefix is a second input over the same memory. It must not be read before this call's rows are written, so its shape is
+    computed from the written cache: the data dependency orders the read, and Reshape only renames memory.
+    """
+    whole = builder.reshape(cache.value, builder.ints(-1, site.kv_heads, 1, site.value_dim), "value/whole")
+    whole.shape = ["n", site.kv_heads, 1, site.value_dim]
+    segments = []
+    if cache.segments_in:
+        bounds = builder.node("Shape", [whole], "value/bounds", dtype="int64")
+    for index, prefix in enumerate(cache.segments_in):
+        wanted = dims.shape(dims.segment_extents[index], site.kv_heads, 1, site.value_dim)
+        shape = builder.node("Min", [bounds, wanted], f"value/segment{index}/shape", dtype="int64")
+        segment = builder.reshape(prefix, shape, f"value/segment{index}")
+        segment.shape = [f"n_{index}", site.kv_heads, 1, site.value_dim]
+        segments.append(segment)
+    return [*segments, whole]

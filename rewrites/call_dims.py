@@ -1,0 +1,64 @@
+"""The lengths of one call, computed once in the graph and shared by every site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from qbpass.rewrites.builder import NodeBuilder
+
+
+@dataclass
+class CallDims:
+    """1-D int64 tensors of one element. n: key extent after this call; q: rows of this call; past = n - q.
+
+    row_starts[s], row_ends[s]: the rows of AV segment s; segment_extents[s]: the key extent it reads.
+    """
+
+    builder: NodeBuilder
+    n: Any
+    q: Any
+    past: Any
+    slots: Any  # (q, 1) int64: the cache rows this call writes
+    segment_extents: list[Any] = field(default_factory=list)
+    row_ends: list[Any] = field(default_factory=list)
+    query_extents: dict[str, Any] = field(default_factory=dict)  # PQ: each query slot's own key extent
+    _shapes: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+
+    def shape(self, *dims: Any) -> Any:
+        """A 1-D int64 shape of ints and 1-element tensors, built once for each distinct shape."""
+        key = tuple(d if isinstance(d, int) else d.name for d in dims)
+        if all(isinstance(d, int) for d in dims):
+            return self.builder.ints(*dims)
+        if key not in self._shapes:
+            parts = [self.builder.ints(d) if isinstance(d, int) else d for d in dims]
+            self._shapes[key] = self.builder.node("Concat", parts, f"shape/{len(self._shapes)}", axis=0, dtype="int64")
+        return self._shapes[key]
+
+
+def emit_call_dims(builder: NodeBuilder, token_ids: Any, cache_key: Any, segment_values: list[Any]) -> CallDims:
+    """Nodes that read the lengths off the call's own inputs: `cache_key` (n, Hkv, d), `token_ids` (1, q).
+
+    segment_values: the value prefixes (n_s, Hkv, d) of all segments but the last, in order.
+    """
+    n = _dim(builder, cache_key, 0, "n")
+    q = _dim(builder, token_ids, 1, "q")
+    past = builder.node("Sub", [n, q], "past", dtype="int64")
+    scalars = [
+        builder.node("Squeeze", [t, builder.ints(0)], name, dtype="int64") for t, name in ((past, "lo"), (n, "hi"))
+    ]
+    positions = builder.node("Range", [*scalars, builder.scalar(1)], "positions", dtype="int64")
+    slots = builder.node("Unsqueeze", [positions, builder.ints(1)], "slots", dtype="int64")
+    dims = CallDims(builder, n, q, past, slots)
+    for index, value in enumerate(segment_values):
+        extent = _dim(builder, value, 0, f"segment{index}/n")
+        dims.segment_extents.append(extent)
+        dims.row_ends.append(builder.node("Sub", [extent, past], f"segment{index}/rows", dtype="int64"))
+    dims.segment_extents.append(n)
+    dims.row_ends.append(q)
+    return dims
+
+
+def _dim(builder: NodeBuilder, tensor: Any, axis: int, name: str) -> Any:
+    shape = builder.node("Shape", [tensor], f"{name}/shape", dtype="int64")
+    return builder.node("Slice", [shape, builder.ints(axis), builder.ints(axis + 1)], name, dtype="int64")

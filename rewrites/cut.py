@@ -1,0 +1,53 @@
+"""One site cut out of a rewritten decoder, with the very nodes the decoder will run: what a falsifier runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from qbpass.admission.site import AttentionSite
+from qbpass.models.decoder import Decoder
+from qbpass.rewrites.apply import Emission, rewrite_graph
+from qbpass.rewrites.kv_cache import cache_name, numpy_dtype, segment_name, updated_name
+from qbpass.rewrites.plan import RewritePlan
+
+
+def cut_site(frozen: Decoder, plan: RewritePlan, site: AttentionSite, emission: Emission) -> onnx.ModelProto:
+    """A model of `site` alone, straight-line in the emission's layout.
+
+    Inputs: token ids (1, q) for the number of rows, the site's queries (1, H, q, d) and mask (1, 1, q, n), its written cache
+    `cache_out.N.key|value` (n, Hkv, d), value segments, and the first layer's `cache.N.key` for the key extent.
+    Output: the site's output (1, H, q, dv).
+    """
+    model = rewrite_graph(frozen, plan, emission)
+    graph = gs.import_onnx(model)
+    tensors = graph.tensors()
+    first = min(entry.site.layer for entry in plan.sites)
+    names = [frozen.contract.input_ids, site.q, cache_name(first, "key")]
+    names += [updated_name(site.layer, part) for part in ("key", "value")]
+    names += [segment_name(site.layer, s) for s in range(plan.segments - 1)]
+    if site.mask is not None:
+        names.append(site.mask)
+    graph.inputs = []
+    for name in dict.fromkeys(names):
+        tensor = tensors.get(name)
+        if tensor is None:
+            continue
+        tensor.inputs.clear()
+        graph.inputs.append(tensor)
+    for name in (site.q, site.mask):
+        if name is not None:
+            tensors[name].dtype = numpy_dtype(site.elem_type)
+            tensors[name].shape = None
+    output = tensors[site.output]
+    output.dtype, output.shape = numpy_dtype(site.elem_type), None
+    graph.outputs = [output]
+    graph.cleanup().toposort()
+    return gs.export_onnx(graph, do_type_check=False)
+
+
+def causal_mask(past: int, queries: int, dtype: np.dtype) -> np.ndarray:
+    """(1, 1, q, n) additive: 0 where the row may look, the type's lowest value elsewhere."""
+    extent = past + queries
+    allowed = np.arange(extent)[None] <= np.arange(past, extent)[:, None]
+    return np.where(allowed, 0, np.finfo(dtype).min).astype(dtype)[None, None]

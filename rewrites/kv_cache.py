@@ -1,0 +1,113 @@
+"""The KV cache: updated in place, read at its exact extent, rolled back by moving a counter.
+
+The export concatenates: present (1, Hkv, n, d) = Concat(past, new), a copy of the whole past in every call. Here a layer's
+cache is one buffer of `capacity` rows, row-major by position, and a call is bound to its first n rows: (n, Hkv, d) is
+contiguous, so the exact extent is a shape, not a copy. ScatterND writes the q new rows into rows past .. n - 1 of the
+buffer it read (input and output bound to the same memory: ONNX Runtime's ScatterND copies only where they differ). Readers
+take the scatter's output, never its input, so the data dependency orders write before read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from qbpass.admission.site import AttentionSite
+from qbpass.models.errors import ContractError
+from qbpass.rewrites.builder import NodeBuilder
+from qbpass.rewrites.call_dims import CallDims
+
+
+def cache_name(layer: int, part: str) -> str:
+    """Graph input of a layer's cache, `part` key | value: (n, Hkv, d), its last q rows not yet written."""
+    return f"cache.{layer}.{part}"
+
+
+def updated_name(layer: int, part: str) -> str:
+    """Graph output: the same memory with this call's rows written."""
+    return f"cache_out.{layer}.{part}"
+
+
+def segment_name(layer: int, segment: int) -> str:
+    """Graph input: the first n_s rows of the layer's value cache, the same memory once more."""
+    return f"cache.{layer}.value.segment{segment}"
+
+
+@dataclass
+class CacheTensors:
+    """One site's cache in the rewritten graph."""
+
+    key_in: Any
+    value_in: Any
+    segments_in: list[Any]
+    key: Any = None  # (n, Hkv, d), written
+    value: Any = None  # (n, Hkv, dv), written
+
+
+def declare_cache(site: AttentionSite, segments: int) -> CacheTensors:
+    """The site's new graph inputs and outputs."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(site.elem_type)
+
+    def variable(name: str, rows: str, width: int) -> gs.Variable:
+        return gs.Variable(name, dtype=dtype, shape=[rows, site.kv_heads, width])
+
+    layer = site.layer
+    return CacheTensors(
+        key_in=variable(cache_name(layer, "key"), "n", site.head_dim),
+        value_in=variable(cache_name(layer, "value"), "n", site.value_dim),
+        segments_in=[variable(segment_name(layer, s), f"n_{s}", site.value_dim) for s in range(segments - 1)],
+        key=variable(updated_name(layer, "key"), "n", site.head_dim),
+        value=variable(updated_name(layer, "value"), "n", site.value_dim),
+    )
+
+
+def emit_update(
+    builder: NodeBuilder, site: AttentionSite, cache: CacheTensors, new: dict[str, Any], dims: CallDims
+) -> None:
+    """Write the call's rows: new["key"], new["value"] (1, Hkv, q, d) go to rows past .. n - 1."""
+    for part, before, after in (("key", cache.key_in, cache.key), ("value", cache.value_in, cache.value)):
+        rows = _rows(builder, new[part], after.shape[1:], part)
+        builder.nodes.append(
+            gs.Node("ScatterND", f"{builder.scope}/update_{part}", inputs=[before, dims.slots, rows], outputs=[after])
+        )
+
+
+def _rows(builder: NodeBuilder, new: Any, width: list[int], part: str) -> Any:
+    """(1, Hkv, q, d) -> (q, Hkv, d). A transpose that only made the head axis outer is undone by skipping it."""
+    producer = new.inputs[0] if new.inputs else None
+    if producer is not None and producer.op == "Transpose" and list(producer.attrs.get("perm", [])) == [0, 2, 1, 3]:
+        by_row = producer.inputs[0]
+    else:
+        by_row = builder.node("Transpose", [new], f"{part}/by_row", perm=[0, 2, 1, 3], dtype=new.dtype)
+    return builder.reshape(by_row, builder.ints(-1, *width), f"{part}/rows")
+
+
+def replace_past_shapes(past: Any, site: AttentionSite, width: int, dims: CallDims) -> None:
+    """Every Shape of the exported past input becomes what it was: (1, Hkv, past, d). Other readers are refused by admission."""
+    for node in list(past.outputs):
+        if node.op != "Shape":
+            continue
+        extent: list[Any] = [1, site.kv_heads, dims.past, width]
+        start, end = node.attrs.get("start", 0), node.attrs.get("end", 4)
+        chosen = extent[start:end]
+        if not chosen:
+            raise ContractError(f"{node.name} takes an empty slice of the past's shape: re-export the model")
+        replacement = chosen[0] if len(chosen) == 1 and not isinstance(chosen[0], int) else dims.shape(*chosen)
+        _replace_everywhere(node.outputs[0], replacement)
+        node.inputs.clear()
+        node.outputs.clear()
+
+
+def _replace_everywhere(old: Any, new: Any) -> None:
+    for reader in list(old.outputs):
+        for index, tensor in enumerate(reader.inputs):
+            if tensor is old:
+                reader.inputs[index] = new
+
+
+def numpy_dtype(elem_type: int) -> np.dtype[Any]:
+    """The numpy dtype of an onnx element type."""
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))

@@ -1,0 +1,1 @@
+"""One attention layout a file: how a site's queries are evaluated."""

@@ -1,0 +1,46 @@
+"""What a layout needs to know of one site while it emits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_graphsurgeon as gs
+from qbpass.admission.site import AttentionSite
+from qbpass.rewrites.call_dims import CallDims
+from qbpass.rewrites.plan import SiteForm
+
+
+@dataclass
+class SiteContext:
+    """Tensors of one site in the graph being rewritten.
+
+    q_1HqD: queries; key_nHD, value_nHD: the written cache; value_segments: prefixes (n_s, Hkv, 1, dv) of the value cache, the
+    whole of it last; mask: additive, broadcastable to (1, 1, q, n), or None; original: the site's own nodes by output name.
+    """
+
+    site: AttentionSite
+    form: SiteForm
+    dims: CallDims
+    q_1HqD: Any
+    key_nHD: Any
+    value_nHD: Any
+    value_segments: list[Any]
+    mask: Any
+    original: dict[str, gs.Node]
+    max_queries: int
+
+    def nodes(self, names: tuple[str, ...]) -> list[gs.Node]:
+        return [self.original[name] for name in names]
+
+    @property
+    def qk(self) -> gs.Node:
+        return self.original[self.site.nodes.qk]
+
+    @property
+    def softmax(self) -> gs.Node:
+        return self.original[self.site.nodes.softmax]
+
+    @property
+    def av(self) -> gs.Node:
+        return self.original[self.site.nodes.av]

@@ -1,0 +1,66 @@
+"""PQ: one attention subgraph a query over the same K and V, then concatenation. Specialised to a width.
+
+Query j reads its Q row, its mask row, and the values up to its own key extent past + j + 1, as it would alone. Slots beyond the
+call's rows are empty tensors and cost next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qbpass.rewrites.builder import NodeBuilder
+from qbpass.rewrites.layouts.context import SiteContext
+from qbpass.rewrites.layouts.native import emit_exported_kv
+
+
+def emit_pq(builder: NodeBuilder, context: SiteContext) -> Any:
+    """Returns (1, H, q, dv) for q up to the plan's max_queries."""
+    site = context.site
+    parts = site.nodes
+    shared = emit_exported_kv(builder, context)
+    builder.replay(context.nodes((*parts.key_path, *parts.value_path)), shared)
+    outputs = [_emit_query(builder, context, shared, j) for j in range(context.max_queries)]
+    return builder.node("Concat", outputs, "all_queries", axis=2, dtype=context.q_1HqD.dtype)
+
+
+def _emit_query(builder: NodeBuilder, context: SiteContext, shared: dict[str, Any], j: int) -> Any:
+    """(1, H, 1, dv), or (1, H, 0, dv) where the call has no row j."""
+    site, parts = context.site, context.site.nodes
+    one = NodeBuilder(f"{builder.scope}/query{j}", builder.constants)
+    tensors = dict(shared)
+    tensors[site.q] = _row(one, context.q_1HqD, j, "q")
+    if site.mask is not None:
+        tensors[site.mask] = _row(one, context.mask, j, "mask")
+    one.replay(context.nodes((parts.qk, *parts.score_path, parts.softmax, *parts.prob_path)), tensors)
+    probs = tensors[context.av.inputs[0].name]
+    value_name = context.av.inputs[1].name
+    extent = query_extent(context, j)
+    clipped = {
+        probs_name: one.node("Slice", [tensor, one.ints(0), extent, one.ints(axis)], name, dtype=tensor.dtype)
+        for probs_name, tensor, axis, name in (
+            (context.av.inputs[0].name, probs, 3, "probs"),
+            (value_name, tensors.get(value_name, context.av.inputs[1]), 2, "values"),
+        )
+    }
+    one.replay([context.av], clipped)
+    builder.nodes.extend(one.nodes)
+    return clipped[site.output]
+
+
+def query_extent(context: SiteContext, j: int) -> Any:
+    """past + j + 1 where the call has row j, else 0: an empty slot must not copy the values. Shared by all sites."""
+    dims = context.dims
+    shared = dims.builder
+    cached: dict[str, Any] = dims.query_extents
+    key = f"query{j}/extent"
+    if key not in cached:
+        reach = shared.node("Add", [dims.past, shared.ints(j + 1)], f"query{j}/reach", dtype="int64")
+        there = shared.node("Less", [shared.ints(j), dims.q], f"query{j}/there", dtype="bool")
+        cached[key] = shared.node("Where", [there, reach, shared.ints(0)], key, dtype="int64")
+    return cached[key]
+
+
+def _row(builder: NodeBuilder, tensor: Any, j: int, name: str) -> Any:
+    return builder.node(
+        "Slice", [tensor, builder.ints(j), builder.ints(j + 1), builder.ints(2)], name, dtype=tensor.dtype
+    )

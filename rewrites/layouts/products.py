@@ -1,0 +1,55 @@
+"""The two products of attention over the cache's own layout, with their rows formed as the plan says.
+
+K and V are (n, Hkv, d) in memory. `FusedMatMul` with transBatchB reads such a tensor as Hkv matrices of (n, d) with a row
+stride of Hkv * d: neither a transpose nor a copy nor a repeat over the group.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_graphsurgeon as gs
+from qbpass.rewrites.builder import NodeBuilder
+from qbpass.rewrites.plan import ProductForm
+
+MICROSOFT = "com.microsoft"
+
+
+def emit_qk(builder: NodeBuilder, qk: gs.Node, q_1HqD: Any, key_nHD: Any, form: ProductForm, scores_shape: Any) -> Any:
+    """Scores (Hkv, G, q, n) of (1, H, q, d) queries and (n, Hkv, d) keys; `scores_shape` is that shape.
+
+    The scale fused into the exported product (FusedMatMul's alpha) is kept; other factors are replayed by the caller.
+    """
+    heads, width = key_nHD.shape[1:]
+    alpha = float(qk.attrs.get("alpha", 1.0))
+    if form == "rows":
+        rows = builder.reshape(q_1HqD, builder.ints(heads, -1, width), "qk/rows")  # (Hkv, G*q, d)
+        scores = _matmul(builder, rows, key_nHD, "qk", alpha=alpha, transB=1, transBatchB=1)
+    else:
+        rows = builder.reshape(q_1HqD, builder.ints(heads, -1, 1, width), "qk/rows")  # (Hkv, G*q, 1, d)
+        if form == "batch":
+            keys = builder.reshape(key_nHD, builder.ints(-1, heads, 1, width), "qk/keys")
+            scores = _matmul(builder, rows, keys, "qk", alpha=alpha, transB=1, transBatchB=1)
+        else:
+            turned = builder.node("Transpose", [key_nHD], "qk/keys_HDn", perm=[1, 2, 0], dtype=key_nHD.dtype)
+            keys = builder.node("Unsqueeze", [turned, builder.ints(1)], "qk/keys", dtype=key_nHD.dtype)
+            scores = _matmul(builder, rows, keys, "qk", alpha=alpha)
+    return builder.reshape(scores, scores_shape, "scores")
+
+
+def emit_av(builder: NodeBuilder, probs: Any, value: Any, form: ProductForm, row_shape: Any, out_shape: Any) -> Any:
+    """(Hkv, G, rows, dv) of probabilities (Hkv, G, rows, n_s) and values (n_s, Hkv, 1, dv).
+
+    row_shape: [Hkv, -1, 1, n_s] under batch (each row its own one-row product, values broadcast over the rows of a head),
+    [Hkv, -1, n_s] under rows.
+    """
+    rows = builder.reshape(probs, row_shape, "av/rows")
+    if form == "rows":
+        heads, _, width = value.shape[1:]
+        value = builder.reshape(value, builder.ints(-1, heads, width), "av/values")
+    mixed = _matmul(builder, rows, value, "av", alpha=1.0, transBatchB=1)
+    return builder.reshape(mixed, out_shape, "av/out")
+
+
+def _matmul(builder: NodeBuilder, a: Any, b: Any, name: str, **attrs: Any) -> Any:
+    return builder.node("FusedMatMul", [a, b], name, domain=MICROSOFT, dtype=a.dtype, **attrs)

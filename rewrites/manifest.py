@@ -1,0 +1,88 @@
+"""qbpass.json: what a bundle is, in a schema with a version. Written and read with pydantic; unknown fields are refused."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qbpass.models.contract import DecoderContract, KVPair
+from qbpass.models.recipe import Recipe
+
+SCHEMA_VERSION = 1
+MANIFEST_FILE = "qbpass.json"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CacheLayer(_Frozen):
+    """One layer's cache: rows of (kv_heads, key_dim) and (kv_heads, value_dim) of one element type."""
+
+    layer: int = Field(ge=0)
+    past_key: str
+    past_value: str
+    present_key: str
+    present_value: str
+    kv_heads: int = Field(ge=1)
+    key_dim: int = Field(ge=1)
+    value_dim: int = Field(ge=1)
+    elem_type: int
+
+
+class Interface(_Frozen):
+    """The decoder's own inputs and outputs (models/contract.py)."""
+
+    input_ids: str
+    attention_mask: str | None
+    position_ids: str | None
+    logits: str
+    vocab_size: int = Field(ge=1)
+    layers: tuple[CacheLayer, ...]
+
+    @classmethod
+    def of(cls, contract: DecoderContract) -> Interface:
+        layers = tuple(CacheLayer(**vars(pair)) for pair in contract.kv)
+        names = {
+            k: getattr(contract, k) for k in ("input_ids", "attention_mask", "position_ids", "logits", "vocab_size")
+        }
+        return cls(layers=layers, **names)
+
+    def contract(self) -> DecoderContract:
+        pairs = tuple(KVPair(**layer.model_dump()) for layer in self.layers)
+        return DecoderContract(
+            self.input_ids, self.attention_mask, self.position_ids, self.logits, pairs, self.vocab_size
+        )
+
+
+class PlannedSite(_Frozen):
+    """One site of the plan, with what was tried on this machine before its form was chosen."""
+
+    name: str
+    layer: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    qk: str
+    av: str
+    evidence: dict[str, Any]
+
+
+class Manifest(_Frozen):
+    schema_version: Literal[1] = 1
+    qbpass_version: str
+    layout: Literal["qb", "pq"]
+    phase_mask: int = Field(ge=0, le=15)
+    max_queries: int = Field(ge=1, le=64)
+    emission: Literal["guarded", "specialized"]
+    exact_extent_modulus: int = Field(ge=1, le=64)
+    exact_extent_residues: tuple[int, ...]
+    segments: int = Field(ge=1, le=64)
+    sites: tuple[PlannedSite, ...]
+    interface: Interface
+    context_length: int | None
+    eos_token_ids: tuple[int, ...]
+    recipe: Recipe
+    files: dict[str, str]  # file in the bundle -> SHA-256
+    tokenizer_files: tuple[str, ...]

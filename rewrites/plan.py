@@ -1,0 +1,76 @@
+"""What a rewrite will do, made and printed without changing a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from qbpass.admission.site import AttentionSite
+from qbpass.rewrites.extents import NO_TAIL_EFFECT, ExtentRule
+from qbpass.rewrites.phases import Phase
+
+Layout = Literal["qb", "pq"]
+LAYOUTS: tuple[Layout, ...] = ("qb", "pq")
+
+#: How a product's rows are formed. rows: queries (and the group) stay GEMM rows over shared K/V; batch: each query is
+#: a batch entry of one row; batch_transposed: the same over an explicitly transposed K.
+ProductForm = Literal["rows", "batch", "batch_transposed"]
+
+
+@dataclass(frozen=True)
+class SiteForm:
+    """How one site's two products are evaluated under QB, and which key extents its rows must not exceed."""
+
+    qk: ProductForm = "rows"
+    av: ProductForm = "batch"
+    extents: ExtentRule = NO_TAIL_EFFECT
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    site: AttentionSite
+    form: SiteForm
+    evidence: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
+class RewritePlan:
+    """One layout for every admitted site of a decoder, active in the phases of `phase_mask`."""
+
+    layout: Layout
+    phase_mask: int
+    max_queries: int
+    sites: tuple[SitePlan, ...]
+
+    @property
+    def extents(self) -> ExtentRule:
+        """The rule the cache's prefixes obey: sites share them, so the strictest site decides. PQ slices for itself."""
+        if self.layout == "pq":
+            return NO_TAIL_EFFECT
+        rules = {site.form.extents for site in self.sites}
+        if len(rules) == 1:
+            return rules.pop()
+        modulus = max((rule.modulus for rule in rules), default=1)
+        residues = sorted({r for rule in rules for r in range(modulus) if rule.exact(r)})
+        return ExtentRule(modulus, tuple(residues))
+
+    @property
+    def segments(self) -> int:
+        return self.extents.segments(self.max_queries)
+
+    def text(self) -> str:
+        """A dump for people and tests: one line a site."""
+        phases = ", ".join(p.name or "" for p in Phase if p & self.phase_mask) or "none"
+        rule = self.extents
+        lines = [
+            f"layout {self.layout}, active in: {phases}; up to {self.max_queries} queries; "
+            f"{self.segments} AV segment(s), exact extents n % {rule.modulus} in {list(rule.residues)}"
+        ]
+        for entry in self.sites:
+            site = entry.site
+            lines.append(
+                f"  {site.name}: heads {site.heads}/{site.kv_heads}, d {site.head_dim}, "
+                f"QK {entry.form.qk}, AV {entry.form.av}"
+            )
+        return "\n".join(lines)

@@ -1,0 +1,77 @@
+"""Runs a cut-out site on random operands: rows one at a time as serial decoding would, or in a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from qbpass.admission.site import AttentionSite
+from qbpass.models.decoder import Decoder
+from qbpass.models.session import SessionSpec, open_session
+from qbpass.rewrites.apply import Emission
+from qbpass.rewrites.cut import causal_mask, cut_site
+from qbpass.rewrites.extents import segment_extents
+from qbpass.rewrites.kv_cache import cache_name, numpy_dtype, segment_name, updated_name
+from qbpass.rewrites.plan import RewritePlan
+
+
+@dataclass(frozen=True)
+class Operands:
+    """q_1HrD: one query row for each position; key_nHD, value_nHD: a cache that reaches to the last position."""
+
+    q_1HrD: np.ndarray
+    key_nHD: np.ndarray
+    value_nHD: np.ndarray
+
+
+def random_operands(site: AttentionSite, extent: int, seed: int) -> Operands:
+    """Normal operands for every position below `extent`."""
+    rng = np.random.default_rng(seed)
+    dtype = numpy_dtype(site.elem_type)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+
+    return Operands(
+        normal(1, site.heads, extent, site.head_dim),
+        normal(extent, site.kv_heads, site.head_dim),
+        normal(extent, site.kv_heads, site.value_dim),
+    )
+
+
+class SiteRunner:
+    """One site in one layout on this machine."""
+
+    def __init__(self, frozen: Decoder, plan: RewritePlan, site: AttentionSite, emission: Emission, spec: SessionSpec):
+        model = cut_site(frozen, plan, site, emission)
+        self.session = open_session(model.SerializeToString(), spec, weights_folder=frozen.folder)
+        self.inputs = {entry.name for entry in self.session.get_inputs()}
+        self.plan, self.site, self.token_ids = plan, site, frozen.contract.input_ids
+        self.first = min(entry.site.layer for entry in plan.sites)
+        self.native = emission == "native"
+
+    def block(self, operands: Operands, past: int, queries: int) -> np.ndarray:
+        """(1, H, q, dv): rows past .. past + q - 1 evaluated in one call, each over its own key extent."""
+        site, extent = self.site, past + queries
+        dtype = operands.q_1HrD.dtype
+        feeds: dict[str, Any] = {
+            self.token_ids: np.zeros((1, queries), np.int64),
+            site.q: np.ascontiguousarray(operands.q_1HrD[:, :, past:extent]),
+            cache_name(self.first, "key"): operands.key_nHD[:extent],
+            updated_name(site.layer, "key"): operands.key_nHD[:extent],
+            updated_name(site.layer, "value"): operands.value_nHD[:extent],
+        }
+        if site.mask is not None:
+            feeds[site.mask] = causal_mask(past, queries, dtype)
+        ends = [extent] if self.native else segment_extents(past, queries, self.plan.extents, self.plan.segments)
+        for index, end in enumerate(ends[:-1]):
+            feeds[segment_name(site.layer, index)] = operands.value_nHD[:end]
+        output: np.ndarray = self.session.run(None, {k: v for k, v in feeds.items() if k in self.inputs})[0]
+        return output
+
+    def rows(self, operands: Operands, positions: range) -> Iterator[np.ndarray]:
+        """(1, H, 1, dv) for each position, one call each: serial decoding."""
+        for position in positions:
+            yield self.block(operands, position, 1)
