@@ -12,7 +12,7 @@ from qbpass.models.errors import ModelFileError
 
 
 def check_order(graph: onnx.GraphProto, path: Path) -> None:
-    """Raises ModelFileError where a graph or subgraph is cyclic, unsorted, not in SSA form, or reads what none makes."""
+    """Raises ModelFileError where a graph or subgraph is cyclic, unsorted, not in SSA form or incomplete."""
     _check(graph, path, outer=frozenset())
 
 
