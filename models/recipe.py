@@ -77,17 +77,21 @@ def mismatches(recipe: Recipe, other: Recipe) -> list[str]:
         ours, theirs = getattr(recipe, field), getattr(other, field)
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
             lines.extend(
-                _line(f"{field} {key}", ours.get(key), theirs.get(key))
+                _line(f"{_words(field)} {key}", ours.get(key), theirs.get(key))
                 for key in sorted({*ours, *theirs})
                 if ours.get(key) != theirs.get(key)
             )
         elif ours != theirs:
-            lines.append(_line(field, ours, theirs))
+            lines.append(_line(_words(field), ours, theirs))
     return lines
 
 
+def _words(field: str) -> str:
+    return field.replace("_", " ")
+
+
 def _line(name: str, ours: Any, theirs: Any) -> str:
-    return f"{name.replace('_', ' ')}: bundle {_short(ours)}, this process {_short(theirs)}"
+    return f"{name}: bundle {_short(ours)}, this process {_short(theirs)}"
 
 
 def _short(value: Any) -> str:
