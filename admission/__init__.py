@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qbpass.admission.discover import discover
+    from qbpass.admission.admit import admit as admit
+    from qbpass.admission.discover import discover as discover
 
-__all__ = ["discover"]
-
-_HOMES = {"discover": "qbpass.admission.discover"}
+__all__ = ["admit", "discover"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{name}"), name)
+    return found

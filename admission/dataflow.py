@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-
 from qbpass.admission.extents import Extent, ExtentTable
 from qbpass.admission.shapes import Shape, TensorTypes, infer_types
 from qbpass.models.contract import DecoderContract
@@ -25,7 +24,7 @@ def node_name(node: onnx.NodeProto) -> str:
 
 
 class Flow:
-    """The dataflow of one decoder, whose nodes are in topological order (loading makes sure). Reads the graph, never changes it.
+    """The dataflow of one decoder, its nodes in topological order (loading sees to that). Never changes the graph.
 
     A walk is bounded by positions in that order: its cost is that of the neighbourhood walked, not of the graph.
     """
@@ -34,7 +33,7 @@ class Flow:
         self.model = model
         self.contract = contract
         self.outputs = {value.name for value in model.graph.output}
-        self.nodes = list(model.graph.node)
+        self.nodes: list[onnx.NodeProto] = list(model.graph.node)
         self._dataflow = Dataflow(model.graph)
         self._producer: dict[str, int] = {}
         self._consumers: dict[str, list[int]] = {}

@@ -62,7 +62,7 @@ class ExtentTable:
 
     @classmethod
     def of(cls, contract: DecoderContract, shapes: dict[str, Shape]) -> ExtentTable:
-        """Read the symbols off the contract's inputs, then off its outputs (a present extent may have its own symbol)."""
+        """Read the symbols off the contract's inputs, then its outputs (a present extent may have its own symbol)."""
         table = cls({})
         table._bind(shapes.get(contract.input_ids), 1, QUERY_ROWS)
         table._bind(shapes.get(contract.position_ids or ""), 1, QUERY_ROWS)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import onnx
-
+from qbpass.admission.checks import fused_attention
 from qbpass.admission.dataflow import Flow, node_name
-from qbpass.admission.report import Diagnostic, SiteReport
+from qbpass.admission.found import UNTIED
+from qbpass.admission.report import SiteReport
 from qbpass.models.graph_order import node_reads, subgraphs
 
 # (domain, operator) -> the kind a report gives it
@@ -42,20 +43,11 @@ def fused_attentions(flow: Flow) -> Iterator[SiteReport]:
     for node in flow.nodes:
         for fused in _with_bodies(node):
             kind = FUSED_KINDS.get((_domain(fused), fused.op_type))
-            if kind is None:
-                continue
-            touched = [*node_reads(fused), *fused.output]
-            layer = next((layers[tensor] for tensor in touched if tensor in layers), -1)
-            name = f"attention.{layer}" if layer >= 0 else f"attention.{node_name(fused)}"
-            message = (
-                f"{fused.op_type} is one fused operator; export with decomposed attention (--attention eager or sdpa)"
-            )
-            evidence = {
-                "node": node_name(fused),
-                "operator": f"{fused.domain or 'ai.onnx'}::{fused.op_type}",
-                "inputs": list(fused.input),
-            }
-            yield SiteReport(name, kind, layer, None, (Diagnostic("FUSED_ATTENTION", name, message, evidence),))
+            if kind is not None:
+                touched = (*node_reads(fused), *fused.output)
+                layer = next((layers[tensor] for tensor in touched if tensor in layers), UNTIED)
+                name = f"attention.{layer if layer != UNTIED else node_name(fused)}"
+                yield SiteReport(name, kind, layer, None, (fused_attention.refuse(fused, name),))
 
 
 def _domain(node: onnx.NodeProto) -> str:

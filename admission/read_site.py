@@ -1,48 +1,44 @@
-"""Fills an AttentionSite from its two products, its softmax and the KV pair they were tied to."""
+"""Fills an AttentionSite from what the walks found."""
 
 from __future__ import annotations
 
-import onnx
-
+from qbpass.admission.checks import unknown_shape
 from qbpass.admission.dataflow import Flow, node_name
-from qbpass.admission.report import Diagnostic, SiteReport
+from qbpass.admission.factors import read_scale
+from qbpass.admission.found import Found
+from qbpass.admission.report import SiteReport
 from qbpass.admission.shapes import Shape
 from qbpass.admission.site import AttentionSite, SiteNodes
 from qbpass.admission.walks import CacheTie
-from qbpass.models.dataflow import attribute
 
 
-def read_site(
-    softmax: onnx.NodeProto, qk: onnx.NodeProto, av: onnx.NodeProto, key: CacheTie, value: CacheTie, flow: Flow
-) -> SiteReport:
-    """The site, unchecked; refused with UNKNOWN_SHAPE where a head count or head dimension is no constant of the graph."""
-    name = f"attention.{key.pair.layer}"
-    nodes = _nodes(softmax, qk, av, key, value, flow)
-    output = av.output[0]
-    q_BHQD, k_BKND, v_BKNE = (flow.shape(tensor) for tensor in (qk.input[0], key.tensor, value.tensor))
-    sizes = (_dim(q_BHQD, -3), _dim(k_BKND, 1), _dim(q_BHQD, -1), _dim(v_BKNE, -1))
-    heads, kv_heads, head_dim, value_dim = sizes
+def read_site(found: Found) -> SiteReport:
+    """The site, unchecked; UNKNOWN_SHAPE where a head count or head dimension is no constant of the graph."""
+    flow, key, value = found.flow, found.key, found.value
+    if key is None or value is None:
+        raise ValueError(f"{found.name} is tied to no KV pair: run the finding checks first")
+    q, output = found.qk.input[0], found.av.node.output[0]
+    shapes = {tensor: flow.shape(tensor) for tensor in (q, key.tensor, value.tensor, output)}
+    heads, kv_heads = _dim(shapes[q], -3), _dim(shapes[key.tensor], 1)
+    head_dim, value_dim = _dim(shapes[q], -1), _dim(shapes[value.tensor], -1)
     if heads is None or kv_heads is None or head_dim is None or value_dim is None:
-        evidence = {qk.input[0]: _listed(q_BHQD), key.tensor: _listed(k_BKND), value.tensor: _listed(v_BKNE)}
-        message = "head counts or head dimensions are not constants of the graph; export with fixed head counts"
-        return SiteReport(
-            name, "decomposed", key.pair.layer, None, (Diagnostic("UNKNOWN_SHAPE", name, message, evidence),)
-        )
-    mask = mask_tensor(nodes.score_path, flow)
-    named = {qk.input[0]: q_BHQD, key.tensor: k_BKND, value.tensor: v_BKNE, output: flow.shape(output)}
+        diagnostic = unknown_shape.refuse(found, {name: shape and list(shape) for name, shape in shapes.items()})
+        return SiteReport(found.name, "decomposed", found.layer, None, (diagnostic,))
+    nodes = _nodes(found, key, value)
+    mask = _mask(nodes, flow)
     if mask is not None:
-        named[mask] = flow.shape(mask)
+        shapes[mask] = flow.shape(mask)
     site = AttentionSite(
-        name=name,
+        name=found.name,
         kind="decomposed",
-        layer=key.pair.layer,
+        layer=found.layer,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         value_dim=value_dim,
-        elem_type=flow.elem_type(qk.input[0]),
+        elem_type=flow.elem_type(q),
         scale=read_scale(nodes, flow),
-        q=qk.input[0],
+        q=q,
         k=key.tensor,
         v=value.tensor,
         mask=mask,
@@ -54,93 +50,32 @@ def read_site(
         present_key=key.pair.present_key,
         present_value=key.pair.present_value,
         nodes=nodes,
-        shapes={tensor: shape for tensor, shape in named.items() if shape is not None},
+        shapes={tensor: shape for tensor, shape in shapes.items() if shape is not None},
     )
-    return SiteReport(name, site.kind, site.layer, site)
+    return SiteReport(site.name, site.kind, site.layer, site)
 
 
-def _nodes(
-    softmax: onnx.NodeProto, qk: onnx.NodeProto, av: onnx.NodeProto, key: CacheTie, value: CacheTie, flow: Flow
-) -> SiteNodes:
+def _nodes(found: Found, key: CacheTie, value: CacheTie) -> SiteNodes:
     def path(source: str, sink: str) -> tuple[str, ...]:
-        return tuple(node_name(node) for node in flow.between(source, sink))
+        return tuple(node_name(node) for node in found.flow.between(source, sink))
 
     return SiteNodes(
-        key_path=path(key.tensor, qk.input[1]),
-        qk=node_name(qk),
-        score_path=path(qk.output[0], softmax.input[0]),
-        softmax=node_name(softmax),
-        prob_path=path(softmax.output[0], av.input[0]),
-        av=node_name(av),
-        value_path=path(value.tensor, av.input[1]),
+        key_path=path(key.tensor, found.qk.input[1]),
+        qk=node_name(found.qk),
+        score_path=path(found.qk.output[0], found.softmax.input[0]),
+        softmax=node_name(found.softmax),
+        prob_path=path(found.softmax.output[0], found.av.node.input[0]),
+        av=node_name(found.av.node),
+        value_path=path(value.tensor, found.av.node.input[1]),
     )
 
 
-def mask_tensor(score_path: tuple[str, ...], flow: Flow) -> str | None:
+def _mask(nodes: SiteNodes, flow: Flow) -> str | None:
     """What the last Add before the softmax adds to the scores; None where nothing is added."""
-    added = added_terms(score_path, flow)
+    scores = {*flow.node(nodes.qk).output, *(tensor for name in nodes.score_path for tensor in flow.node(name).output)}
+    adds = [flow.node(name) for name in nodes.score_path if flow.node(name).op_type == "Add"]
+    added = [str(tensor) for node in adds for tensor in node.input if tensor not in scores]
     return added[-1] if added else None
-
-
-def added_terms(score_path: tuple[str, ...], flow: Flow) -> list[str]:
-    """Every tensor that an Add of the score path adds to the scores, in order."""
-    path = set(score_path)
-    terms: list[str] = []
-    for name in score_path:
-        node = flow.node(name)
-        if node.op_type == "Add":
-            terms.extend(
-                tensor for tensor in node.input if tensor not in path and not _is_scores(tensor, score_path, flow)
-            )
-    return terms
-
-
-def _is_scores(tensor: str, score_path: tuple[str, ...], flow: Flow) -> bool:
-    producer = flow.producer(tensor)
-    return (
-        producer is not None
-        and producer.op_type in ("MatMul", "FusedMatMul")
-        and tensor == _qk_output(score_path, flow)
-    )
-
-
-def _qk_output(score_path: tuple[str, ...], flow: Flow) -> str | None:
-    """The QK product's output: what the score path's first node reads from a product."""
-    reads = flow.node(score_path[0]).input
-    products = [
-        tensor
-        for tensor in reads
-        if (node := flow.producer(tensor)) is not None and node.op_type in ("MatMul", "FusedMatMul")
-    ]
-    return products[0] if products else None
-
-
-def read_scale(nodes: SiteNodes, flow: Flow) -> float | None:
-    """The product of the constant factors on the scores: alpha, Mul, Div, and one on each operand of the product.
-
-    None where a factor is not a scalar constant.
-    """
-    qk = flow.node(nodes.qk)
-    scale = float(attribute(qk, "alpha", 1.0))
-    query = flow.producer(qk.input[0])
-    factors = [flow.node(name) for name in (*nodes.key_path, *nodes.score_path)]
-    for node in ([query] if query is not None else []) + factors:
-        factor = constant_factor(node, flow)
-        if factor is not None:
-            scale *= factor
-        elif node is not query and node.op_type in ("Mul", "Div"):
-            return None
-    return scale
-
-
-def constant_factor(node: onnx.NodeProto, flow: Flow) -> float | None:
-    """The scalar constant by which a Mul or Div multiplies its other operand; None for every other node."""
-    if node.op_type == "Mul":
-        return next((value for tensor in node.input if (value := flow.scalar(tensor)) is not None), None)
-    if node.op_type == "Div":
-        value = flow.scalar(node.input[1])
-        return 1.0 / value if value else None
-    return None
 
 
 def new_rows(present: str, past: str, flow: Flow) -> str | None:
@@ -154,7 +89,3 @@ def new_rows(present: str, past: str, flow: Flow) -> str | None:
 def _dim(shape: Shape | None, axis: int) -> int | None:
     dim = shape[axis] if shape is not None and len(shape) >= abs(axis) and axis < len(shape) else None
     return dim if isinstance(dim, int) else None
-
-
-def _listed(shape: Shape | None) -> list[int | str | None] | None:
-    return None if shape is None else list(shape)

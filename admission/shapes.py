@@ -59,7 +59,7 @@ def read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
 
 
 def standard_twin(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model of the same tensor names and shapes without fused products. For inference only: it computes other values."""
+    """A model of the same tensor names and shapes without fused products. For inference only: its values differ."""
     twin = onnx.ModelProto()
     twin.CopyFrom(model)
     del twin.graph.node[:]

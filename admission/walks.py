@@ -1,11 +1,10 @@
-"""Bounded walks: from a softmax back to its QK product and on to its AV product, from an operand back to the KV cache."""
+"""Bounded walks: from a softmax to its QK and AV products, and from an operand back to the KV cache."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import onnx
-
 from qbpass.admission.dataflow import Flow
 from qbpass.models.contract import KVPair
 
@@ -106,7 +105,7 @@ class ProductUse:
 
 
 def find_probability_product(tensor: str, flow: Flow) -> ProductUse | None:
-    """The first product of two activations that reads `tensor` through PASS_THROUGH operators, best as first operand."""
+    """The first activation product that reads `tensor` through PASS_THROUGH operators, best as first operand."""
     uses: list[ProductUse] = []
     seen, pending = {tensor}, [tensor]
     while pending and len(seen) < WALK_LIMIT:
@@ -160,3 +159,15 @@ class CacheTies:
             seen.update(fresh)
             pending.extend(fresh)
         return None
+
+
+def softmax_input(node: onnx.NodeProto, flow: Flow) -> str | None:
+    """The scores, if the node is a Softmax or the division that ends one spelled out: `Exp(x) / ReduceSum(Exp(x))`."""
+    if node.op_type == "Softmax":
+        return str(node.input[0])
+    if node.op_type != "Div":
+        return None
+    top, bottom = (flow.producer(name) for name in node.input[:2])
+    if top is None or bottom is None or top.op_type != "Exp" or bottom.op_type != "ReduceSum":
+        return None
+    return str(top.input[0]) if bottom.input[0] == top.output[0] else None

@@ -1,0 +1,82 @@
+"""Why an attention is refused: one code a file. Codes are append-only; what a code means never changes.
+
+`FINDING_CHECKS` run on what the walks found, before it is a site; `SITE_CHECKS` on a site. The other modules hold codes
+that discovery or `admit` gives out where there is nothing to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+from qbpass.admission.checks import (
+    bias_not_mask,
+    cache_operands,
+    concat_form,
+    dtype_query_key,
+    fused_attention,
+    gqa_ratio,
+    head_dim_mismatch,
+    interior_read_elsewhere,
+    key_extent,
+    kv_without_site,
+    mask_form,
+    no_attention_found,
+    no_kv_pair,
+    past_shared,
+    present_read_elsewhere,
+    product_form,
+    product_operator,
+    query_axis,
+    score_op,
+    sinks,
+    sliding_window,
+    softcap,
+    softmax_axis,
+    spelled_out_softmax,
+    streams,
+    stride_legality,
+    unknown_shape,
+    value_dim,
+)
+from qbpass.admission.found import Found
+from qbpass.admission.report import Diagnostic
+from qbpass.admission.subject import Subject
+
+FINDING_CHECKS: tuple[Callable[[Found], Diagnostic | None], ...] = (
+    no_kv_pair.check,
+    spelled_out_softmax.check,
+    product_operator.check,
+    cache_operands.check,
+)
+
+SITE_CHECKS: tuple[Callable[[Subject], Diagnostic | None], ...] = (
+    product_form.check,
+    streams.check,
+    query_axis.check,
+    gqa_ratio.check,
+    head_dim_mismatch.check,
+    value_dim.check,
+    dtype_query_key.check,
+    concat_form.check,
+    past_shared.check,
+    present_read_elsewhere.check,
+    interior_read_elsewhere.check,
+    stride_legality.check,
+    key_extent.check,
+    mask_form.check,
+    bias_not_mask.check,
+    sliding_window.check,
+    sinks.check,
+    softcap.check,
+    score_op.check,
+    softmax_axis.check,
+)
+
+ALL: tuple[ModuleType, ...] = (
+    *(no_attention_found, kv_without_site, fused_attention, unknown_shape),
+    *(no_kv_pair, spelled_out_softmax, product_operator, cache_operands),
+    *(product_form, streams, query_axis, gqa_ratio, head_dim_mismatch, value_dim, dtype_query_key),
+    *(concat_form, past_shared, present_read_elsewhere, interior_read_elsewhere, stride_legality, key_extent),
+    *(mask_form, bias_not_mask, sliding_window, sinks, softcap, score_op, softmax_axis),
+)

@@ -1,0 +1,41 @@
+"""What it does: refuses a present that is not Concat(past, new rows) along the key axis, or that attention does not
+read.
+
+Why it matters: the KV-cache rewrite writes new rows behind the past in place; it must know that this is what
+happens.
+
+Example: new rows put in front of the past; a static cache filled by ScatterND.
+"""
+
+from __future__ import annotations
+
+from qbpass.admission.report import Diagnostic
+from qbpass.admission.subject import Subject
+from qbpass.models.dataflow import attribute
+
+CODE = "CONCAT_FORM"
+
+
+def check(subject: Subject) -> Diagnostic | None:
+    site = subject.site
+    for tensor, present, new in (
+        (site.k, site.present_key, site.new_key),
+        (site.v, site.present_value, site.new_value),
+    ):
+        reason = _reason(subject, tensor, present, new)
+        if reason is not None:
+            node = subject.flow.producer(tensor)
+            reads = [] if node is None else list(node.input)
+            return subject.refuse(CODE, reason, tensor=tensor, operator=node.op_type if node else None, inputs=reads)
+    return None
+
+
+def _reason(subject: Subject, tensor: str, present: str | None, new: str | None) -> str | None:
+    node = subject.flow.producer(tensor)
+    if tensor != present:
+        return f"attention reads {tensor!r} while the graph hands out {present!r} as the present"
+    if node is None or new is None:
+        return f"the present {tensor!r} is not Concat(past, new rows)"
+    if attribute(node, "axis") not in (2, -2):
+        return f"the present {tensor!r} is joined along axis {attribute(node, 'axis')}, not along the keys"
+    return None

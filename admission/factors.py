@@ -1,0 +1,36 @@
+"""Constant factors on attention scores."""
+
+from __future__ import annotations
+
+import onnx
+from qbpass.admission.dataflow import Flow
+from qbpass.admission.site import SiteNodes
+from qbpass.models.dataflow import attribute
+
+
+def read_scale(nodes: SiteNodes, flow: Flow) -> float | None:
+    """The product of the constant factors on the scores: alpha, Mul, Div, and one on each operand of the product.
+
+    None where a factor is not a scalar constant.
+    """
+    qk = flow.node(nodes.qk)
+    scale = float(attribute(qk, "alpha", 1.0))
+    query = flow.producer(qk.input[0])
+    factors = [flow.node(name) for name in (*nodes.key_path, *nodes.score_path)]
+    for node in ([query] if query is not None else []) + factors:
+        factor = constant_factor(node, flow)
+        if factor is not None:
+            scale *= factor
+        elif node is not query and node.op_type in ("Mul", "Div"):
+            return None
+    return scale
+
+
+def constant_factor(node: onnx.NodeProto, flow: Flow) -> float | None:
+    """The scalar constant by which a Mul or Div multiplies its other operand; None for every other node."""
+    if node.op_type == "Mul":
+        return next((value for tensor in node.input if (value := flow.scalar(tensor)) is not None), None)
+    if node.op_type == "Div":
+        value = flow.scalar(node.input[1])
+        return 1.0 / value if value else None
+    return None

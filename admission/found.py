@@ -1,0 +1,45 @@
+"""What the walks found around one softmax, before it is known to be a site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+from qbpass.admission.dataflow import Flow, node_name
+from qbpass.admission.report import Diagnostic
+from qbpass.admission.walks import CacheTie, ProductUse
+
+UNTIED = -1  # the layer of an attention that belongs to no KV pair
+
+
+@dataclass(frozen=True)
+class Found:
+    """A softmax between two products of activations. `softmax` may be the Div that ends a softmax spelled out."""
+
+    softmax: onnx.NodeProto
+    qk: onnx.NodeProto
+    av: ProductUse
+    key: CacheTie | None  # where the QK product's second operand comes from
+    value: CacheTie | None  # where the AV product's second operand comes from
+    flow: Flow
+
+    @property
+    def layer(self) -> int:
+        tie = self.key or self.value
+        return tie.pair.layer if tie is not None else UNTIED
+
+    @property
+    def name(self) -> str:
+        """`attention.<layer>`, or the softmax's name where the attention belongs to no layer."""
+        return f"attention.{self.layer if self.layer != UNTIED else node_name(self.softmax)}"
+
+    def refuse(self, code: str, message: str) -> Diagnostic:
+        """A diagnostic with the evidence that every refused finding carries."""
+        evidence = {
+            "softmax": node_name(self.softmax),
+            "qk": node_name(self.qk),
+            "qk_operands": list(self.qk.input),
+            "av": node_name(self.av.node),
+            "av_operands": list(self.av.node.input),
+        }
+        return Diagnostic(code, self.name, message, evidence)

@@ -1,0 +1,103 @@
+"""Is what is added to the scores a mask? A mask is 0 where a key may be read and a large negative number elsewhere.
+
+Read off the dataflow, in these cases:
+1. a constant of zeros and large negative numbers only;
+2. Where(condition, a, b) with a and b masks (a scalar 0 or a large negative number is one);
+3. indicator x large negative number, indicator a tensor of zeros and ones: a boolean or the attention mask input, cast,
+   `1 - indicator`, products of indicators;
+4. a mask x indicator, sums and minima of masks, Trilu of a mask;
+5. a mask moved or broadcast (Expand, Reshape, Slice, Cast between floats, ...).
+
+Whatever else is added to the scores (slopes, learned tables, another product) is a bias.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+from qbpass.admission.dataflow import Flow, node_name
+
+# exp(-1e4) is 0 in every float type, also after the largest score has been taken off
+LARGE = -1.0e4
+MOVES = frozenset({"Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Slice", "Identity", "Tile"})
+COMPARISONS = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"})
+_DEPTH = 64
+
+
+def bias_source(tensor: str, flow: Flow, depth: int = 0) -> str | None:
+    """None if `tensor` is a mask; else the name of the tensor at which it stops being one."""
+    value = flow.constant(tensor)
+    if value is not None:
+        return None if _masks_only(value) else tensor
+    node = flow.producer(tensor)
+    if node is None or depth > _DEPTH:
+        return tensor
+    reads = list(node.input)
+    if node.op_type == "Where":
+        return _first(reads[1:], flow, depth)
+    if node.op_type == "Mul":
+        return _product_source(reads, flow, depth, node)
+    if node.op_type in ("Add", "Min", "Concat"):
+        return _first(reads, flow, depth)
+    if node.op_type in MOVES or node.op_type == "Trilu":
+        return bias_source(reads[0], flow, depth + 1)
+    if node.op_type == "Cast" and flow.elem_type(reads[0]) not in _INTEGERS:
+        return bias_source(reads[0], flow, depth + 1)
+    return node_name(node)
+
+
+def _first(tensors: list[str], flow: Flow, depth: int) -> str | None:
+    return next((source for tensor in tensors if (source := bias_source(tensor, flow, depth + 1)) is not None), None)
+
+
+def _product_source(reads: list[str], flow: Flow, depth: int, node: onnx.NodeProto) -> str | None:
+    for factor, other in (reads, reads[::-1]):
+        if is_indicator(factor, flow, depth + 1) and bias_source(other, flow, depth + 1) is None:
+            return None
+    return node_name(node)
+
+
+def _masks_only(value: np.ndarray[Any, Any]) -> bool:
+    return bool(value.size) and value.dtype.kind == "f" and bool(np.all((value == 0) | (value <= LARGE)))
+
+
+_INTEGERS = frozenset({TensorProto.BOOL, TensorProto.INT64, TensorProto.INT32, TensorProto.UINT8, TensorProto.INT8})
+
+
+def is_indicator(tensor: str, flow: Flow, depth: int = 0) -> bool:
+    """Whether a tensor holds zeros and ones only: booleans, the attention mask input, and what keeps them so."""
+    if tensor == flow.contract.attention_mask or flow.elem_type(tensor) == TensorProto.BOOL:
+        return True
+    value = flow.constant(tensor)
+    if value is not None:
+        return bool(np.all((value == 0) | (value == 1)))
+    node = flow.producer(tensor)
+    if node is None or depth > _DEPTH:
+        return False
+    reads = list(node.input)
+    if node.op_type == "Sub":
+        return flow.scalar(reads[0]) == 1.0 and is_indicator(reads[1], flow, depth + 1)
+    if node.op_type == "Where":
+        return all(is_indicator(read, flow, depth + 1) for read in reads[1:])
+    if node.op_type in ("Mul", "Concat", "Min", "Max"):
+        return all(is_indicator(read, flow, depth + 1) for read in reads)
+    if node.op_type in MOVES or node.op_type in ("Cast", "Trilu", "Gather", "GatherND"):
+        return is_indicator(reads[0], flow, depth + 1)
+    return False
+
+
+def mask_nodes(tensor: str, flow: Flow) -> list[onnx.NodeProto]:
+    """The nodes that a mask's values are computed by, in topological order; sizes (Shape) are not entered."""
+    found: dict[int, onnx.NodeProto] = {}
+    pending = [tensor]
+    while pending:
+        node = flow.producer(pending.pop())
+        if node is not None and node.op_type not in ("Shape", "Size"):
+            position = flow.position(node.output[0])
+            if position not in found:
+                found[position] = node
+                pending.extend(read for read in node.input if read in flow.activations)
+    return [found[position] for position in sorted(found)]

@@ -1,0 +1,121 @@
+"""Which element of a source tensor lands where in a sink tensor, found by running the path between them on a tiny call.
+
+The nodes between the two tensors, and those that compute their sizes, are cut out as a model of their own and run by
+ONNX's reference evaluator on a source filled with 0, 1, 2, ...; what arrives at the sink is the path's index map.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from qbpass.admission.dataflow import Flow, node_name
+from qbpass.admission.factors import constant_factor
+from qbpass.models.dataflow import attribute
+from qbpass.models.graph_order import subgraphs
+
+# Operators that put values in other places and change none of them.
+MOVES = frozenset(
+    {
+        *("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Expand", "Tile", "Identity"),
+        *("Concat", "Slice", "Split", "Gather", "Shape"),
+    }
+)
+_INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
+CLOSURE_LIMIT = 128  # nodes; a path with its size arithmetic has about 20
+
+
+class PathError(Exception):
+    """The path has no index map that can be found this way; `str(error)` says why."""
+
+
+def index_map(flow: Flow, source: str, sink: str, queries: int, past: int) -> np.ndarray[Any, Any]:
+    """The sink for a call of that size, holding at each place the flat index of the source element that lands there.
+
+    Scalar factors (a scale folded into the keys) are left out: they move nothing. Raises PathError.
+    """
+    size = call_shape(flow, source, queries, past)
+    values = np.arange(np.prod(size), dtype=np.float32).reshape(size)
+    if source == sink:
+        return values.astype(np.int64)
+    model = _cut_out(flow, source, sink, queries, past)
+    try:
+        (result,) = ReferenceEvaluator(model).run(None, {source: values})
+    except Exception as error:  # the evaluator raises whatever an operator's numpy code raises
+        raise PathError(f"can't be run for {queries} queries behind {past} rows: {str(error)[:200]}") from error
+    return np.asarray(result).astype(np.int64)
+
+
+def _cut_out(flow: Flow, source: str, sink: str, queries: int, past: int) -> onnx.ModelProto:
+    moved = {node_name(node) for node in flow.between(source, sink)}
+    nodes: dict[int, onnx.NodeProto] = {}
+    initializers: dict[str, TensorProto] = {}
+    pending = [sink]
+    while pending:
+        tensor = pending.pop()
+        position = flow.position(tensor)
+        if tensor in ("", source) or tensor in initializers or position in nodes:
+            continue
+        node = flow.producer(tensor)
+        if node is None or node.op_type == "Constant":
+            initializers[tensor] = _constant(flow, tensor)
+            continue
+        if len(nodes) >= CLOSURE_LIMIT:
+            raise PathError("depends on more than sizes of the call")
+        if node_name(node) not in moved and node.op_type == "Shape":
+            initializers[tensor] = _shape_constant(flow, node, queries, past)
+            continue
+        nodes[position] = _movable(flow, node) if node_name(node) in moved else node
+        pending.extend(nodes[position].input)
+    graph = helper.make_graph(
+        [nodes[position] for position in sorted(nodes)],
+        "path",
+        [helper.make_tensor_value_info(source, TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info(sink, TensorProto.FLOAT, None)],
+        list(initializers.values()),
+    )
+    return helper.make_model(graph, opset_imports=[o for o in flow.model.opset_import if o.domain in ("", "ai.onnx")])
+
+
+def _movable(flow: Flow, node: onnx.NodeProto) -> onnx.NodeProto:
+    """The node itself if it only moves values or computes sizes; its identity if it is a scalar factor."""
+    if flow.elem_type(node.output[0]) in _INTEGERS or node.op_type in MOVES:
+        if node.domain not in ("", "ai.onnx") or any(subgraphs(node)):
+            raise PathError(f"has a {node.op_type} whose moves are not known")
+        return node
+    if constant_factor(node, flow) is None:
+        raise PathError(f"has a {node.op_type} that changes values ({node_name(node)})")
+    kept = node.input[1] if node.op_type == "Mul" and flow.scalar(node.input[0]) is not None else node.input[0]
+    return helper.make_node("Identity", [kept], list(node.output))
+
+
+def _constant(flow: Flow, tensor: str) -> TensorProto:
+    value = flow.constant(tensor)
+    if value is None:
+        raise PathError(f"depends on {tensor!r}, which is no size of the call and no small constant")
+    return numpy_helper.from_array(value, tensor)
+
+
+def _shape_constant(flow: Flow, node: onnx.NodeProto, queries: int, past: int) -> TensorProto:
+    """What a Shape node outside the path returns in this call: the tensor it reads is not computed."""
+    sizes = call_shape(flow, node.input[0], queries, past)
+    start, end = attribute(node, "start", 0), attribute(node, "end", len(sizes))
+    return numpy_helper.from_array(np.array(sizes[start:end], dtype=np.int64), node.output[0])
+
+
+def call_shape(flow: Flow, tensor: str, queries: int, past: int) -> list[int]:
+    """A tensor's shape in a call of that size. Raises PathError where a dimension is neither constant nor known."""
+    shape = flow.shape(tensor)
+    if shape is None:
+        raise PathError(f"depends on the shape of {tensor!r}, whose rank is unknown")
+    sizes = []
+    for dim in shape:
+        extent = flow.extents.read(dim)
+        size = None if extent is None else extent.at(queries, past)
+        if size is None:
+            raise PathError(f"depends on the shape of {tensor!r}, whose dimension {dim!r} is unknown")
+        sizes.append(size)
+    return sizes
