@@ -13,7 +13,7 @@ import onnx
 
 from qbpass.models.decoder import Decoder
 from qbpass.models.digests import graph_digest
-from qbpass.models.errors import ContractError, ModelFileError
+from qbpass.models.errors import ContractError, ModelFileError, ProviderError
 from qbpass.models.find_contract import find_contract
 from qbpass.models.graph_io import read_graph, weight_files
 from qbpass.models.graph_order import subgraphs
@@ -21,6 +21,7 @@ from qbpass.models.session import SessionSpec, open_session
 
 FROZEN_KEY = "qbpass.frozen"  # the onnxruntime version that optimized the graph
 SOURCE_KEY = "qbpass.source"  # digest of the graph it was made from
+PROVIDER_KEY = "qbpass.provider"  # whose optimizer it went through: fusions differ between providers
 GRAPH_FILE = "reference.onnx"
 DATA_FILE = "reference.data"
 
@@ -40,9 +41,11 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
     leaves earlier work whole. A decoder that is frozen already is returned as it is.
 
     Raises ModelFileError where the disk is too small or the graph can't be loaded, ContractError where the optimizer
-    changed the inputs or outputs, ProviderError as `open_session` does.
+    changed the inputs or outputs, ProviderError as `open_session` does, and
+    where the decoder was frozen for another provider.
     """
     if is_frozen(decoder.model):
+        _check_provider(decoder, spec)
         return decoder
     folder.parent.mkdir(parents=True, exist_ok=True)
     _check_space(decoder, folder.parent)
@@ -52,12 +55,21 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
         model = read_graph(staging / GRAPH_FILE)
         _check_interface(decoder, model)
         _strip_unused_opsets(model)
-        _mark(model, decoder)
+        _mark(model, decoder, spec)
         (staging / GRAPH_FILE).write_bytes(model.SerializeToString(deterministic=True))
         _publish(staging, folder)
     path = folder / GRAPH_FILE
     model = read_graph(path)
     return replace(decoder, path=path, model=model, contract=find_contract(model))
+
+
+def _check_provider(decoder: Decoder, spec: SessionSpec) -> None:
+    frozen_for = next((entry.value for entry in decoder.model.metadata_props if entry.key == PROVIDER_KEY), None)
+    if frozen_for != spec.provider:
+        raise ProviderError(
+            f"{decoder.path} was frozen for provider {frozen_for}, not for {spec.provider}: start from the export it was "
+            "made from"
+        )
 
 
 def _check_space(decoder: Decoder, folder: Path) -> None:
@@ -118,8 +130,9 @@ def _strip_unused_opsets(model: onnx.ModelProto) -> None:
     model.opset_import.extend(kept)
 
 
-def _mark(model: onnx.ModelProto, decoder: Decoder) -> None:
+def _mark(model: onnx.ModelProto, decoder: Decoder, spec: SessionSpec) -> None:
     import onnxruntime as ort
 
-    for key, value in ((FROZEN_KEY, ort.__version__), (SOURCE_KEY, graph_digest(decoder.model))):
+    notes = {FROZEN_KEY: ort.__version__, SOURCE_KEY: graph_digest(decoder.model), PROVIDER_KEY: spec.provider}
+    for key, value in notes.items():
         model.metadata_props.add(key=key, value=value)

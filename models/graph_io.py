@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import external_data_helper
 
 from qbpass.models.errors import ModelFileError
+from qbpass.models.graph_nodes import check_nodes
 from qbpass.models.graph_order import check_order
 
 MAX_GRAPH_BYTES = 2**31 - 1  # protobuf's own limit
@@ -36,6 +37,7 @@ def read_graph(path: Path) -> onnx.ModelProto:
         raise ModelFileError(f"{path} is not an ONNX model (it holds no graph): check the file, or export it again")
     if not model.graph.node:
         raise ModelFileError(f"the graph in {path} has no nodes: export the model again")
+    check_nodes(model, path)
     check_order(model.graph, path)
     for tensor in external_tensors(model):
         _check_external(tensor, path.parent)
@@ -140,8 +142,13 @@ def _natural(tensor: onnx.TensorProto, key: str, text: str) -> int:
 def _byte_size(tensor: onnx.TensorProto) -> int:
     bits = _SUB_BYTE_BITS.get(tensor.data_type)
     if bits is None:
-        bits = 8 * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
-    return -(-math.prod(tensor.dims) * bits // 8)
+        try:
+            bits = 8 * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+        except KeyError as error:
+            raise ModelFileError(
+                f"initializer {tensor.name!r} has the unknown data type {tensor.data_type}: export the model again"
+            ) from error
+    return int(-(-math.prod(tensor.dims) * bits // 8))
 
 
 _SUB_BYTE_BITS = {

@@ -46,6 +46,11 @@ def find_kv_pairs(flow: Dataflow) -> tuple[KVPair, ...]:
         raise ContractError(_why_none(flow))
     layers: dict[int, dict[str, _Half]] = {}
     for half in halves:
+        if len(flow.shape(half.past) or [None] * 4) != 4:
+            raise ContractError(
+                f"KV input {half.past!r} has {len(flow.shape(half.past) or [])} axes, not 4 (batch, KV heads, past, "
+                "head dimension): export the model with one input for the keys and one for the values of each layer"
+            )
         layer = layers.setdefault(half.at, {})
         if half.role in layer:
             raise ContractError(
@@ -155,7 +160,7 @@ def _as_output(flow: Dataflow, tensor: str) -> str | None:
         return tensor
     for node, _ in flow.forward(tensor, lambda n, _: n.op_type in ("Identity", "Cast")):
         if node.op_type in ("Identity", "Cast") and node.output[0] in flow.outputs:
-            return node.output[0]
+            return str(node.output[0])
     return None
 
 

@@ -171,3 +171,11 @@ def test_a_cache_that_no_attention_reads_is_refused() -> None:
     model.graph.output.append(value("grown", FLOAT, 1, KV_HEADS, "m", HEAD_DIM))
     with pytest.raises(ContractError, match="'stray' is appended to but reaches no attention"):
         find_contract(model)
+
+
+def test_a_cache_with_keys_and_values_in_one_tensor_is_refused() -> None:
+    model = tiny_decoder(1, "gqa")
+    past = next(v for v in model.graph.input if v.name == "past.0.key")
+    past.type.tensor_type.shape.dim.add(dim_value=2)
+    with pytest.raises(ContractError, match=r"'past\.0\.key' has 5 axes, not 4"):
+        find_contract(model)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from qbpass.models.decoder import Decoder
 from qbpass.models.digests import graph_digest, weight_digests
-from qbpass.models.errors import ModelFileError
+from qbpass.models.errors import ModelFileError, ProviderError
 from qbpass.models.freeze import FROZEN_KEY, SOURCE_KEY, freeze, is_frozen
 from qbpass.models.loading import load_decoder
 from qbpass.models.session import SessionSpec, open_session
@@ -62,6 +62,12 @@ def test_a_frozen_decoder_is_not_frozen_twice(decoder: Decoder, tmp_path: Path) 
     assert is_frozen(again.model)
     assert freeze(again, tmp_path / "second", SPEC) is again
     assert not (tmp_path / "second").exists()
+
+
+def test_a_decoder_frozen_for_one_provider_is_not_passed_off_as_anothers(decoder: Decoder, tmp_path: Path) -> None:
+    frozen = freeze(decoder, tmp_path / "frozen", SPEC)
+    with pytest.raises(ProviderError, match="frozen for provider cpu, not for cuda"):
+        freeze(frozen, tmp_path / "second", SessionSpec(provider="cuda", threads=1))
 
 
 def test_what_belongs_to_the_decoder_stays_with_it(decoder: Decoder, tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from qbpass.models.errors import ModelFileError
+from qbpass.models.errors import ModelFileError, QbpassError
+from qbpass.models.find_contract import find_contract
 from qbpass.models.graph_io import external_entry, external_tensors, read_graph, weight_files
 
 from tiny_graphs import save, tiny_decoder, value
@@ -195,3 +198,40 @@ def test_an_entry_with_a_number_that_is_none_is_refused(key: str, text: str) -> 
     tensor.external_data.add(key=key, value=text)
     with pytest.raises(ModelFileError, match="no byte count"):
         external_entry(tensor)
+
+
+def test_a_node_without_its_operands_is_refused(tmp_path: Path) -> None:
+    model = tiny_decoder(1)
+    del next(node for node in model.graph.node if node.op_type == "Gather").input[1:]
+    refuses(save(model, tmp_path), "has 1 operands and 1 results, fewer than its operator needs")
+
+
+def test_an_external_tensor_of_an_unknown_type_is_refused(external: Path) -> None:
+    model = onnx.load(external, load_external_data=False)
+    tensor = next(external_tensors(model))
+    tensor.data_type = 99
+    del tensor.external_data[:]
+    tensor.external_data.add(key="location", value="model.onnx.data")
+    external.write_bytes(model.SerializeToString())
+    refuses(external, "unknown data type 99")
+
+
+WHOLE = tiny_decoder(1).SerializeToString()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=4))
+def test_damaged_bytes_give_a_model_or_one_line_and_never_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]]
+) -> None:
+    data = bytearray(WHOLE)
+    for at, byte in damage:
+        data[at] = byte
+    path = tmp_path_factory.getbasetemp() / "damaged.onnx"
+    path.write_bytes(bytes(data))
+    problem = "one line"
+    try:
+        find_contract(read_graph(path))
+    except QbpassError as error:
+        problem = str(error)
+    assert len(problem.splitlines()) == 1
