@@ -1,0 +1,138 @@
+"""The rewritten decoder: blocks of rows over an in-place KV cache, every row as serial decoding would evaluate it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from qbpass.models.session import SessionSpec, open_session
+from qbpass.rewrites.bundle import Bundle
+from qbpass.rewrites.extents import ExtentRule, segment_extents
+from qbpass.rewrites.guard import PHASE_INPUT
+from qbpass.rewrites.manifest import Interface
+from qbpass.runtime.buffers import KVBuffers
+from qbpass.runtime.call_error import session_run
+from qbpass.runtime.phase_guard import PhaseGuard, Stage
+
+
+class BlockTarget:
+    """A guarded graph's session with its cache and phase guard. One request at a time.
+
+    Shapes: input ids (1, q) int64, attention mask (1, n) int64, positions (1, q) int64, logits (1, q, vocabulary).
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        interface: Interface,
+        spec: SessionSpec,
+        *,
+        extents: ExtentRule,
+        segments: int,
+        max_queries: int,
+        context_length: int | None,
+        guard: PhaseGuard | None = None,
+    ):
+        self.session = session
+        self.interface = interface
+        self.vocab_size = interface.vocab_size
+        self.context_length = context_length
+        self.max_queries = max_queries
+        self.guard = guard or PhaseGuard()
+        self._extents, self._segments = extents, segments
+        self._device = "cuda" if spec.provider == "cuda" else "cpu"
+        self._buffers = KVBuffers(interface.layers, segments, self._device)
+        self._logits_dtype = _LOGITS[session_output_type(session, interface.logits)]
+        self._rows = np.empty((max_queries, interface.vocab_size), self._logits_dtype)
+        self._length = 0
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, spec: SessionSpec) -> BlockTarget:
+        """The bundle's guarded graph in a session of its own."""
+        session = open_session(bundle.graph(), spec, weights_folder=bundle.folder)
+        return cls(
+            session,
+            bundle.manifest.interface,
+            spec,
+            extents=bundle.extents,
+            segments=bundle.manifest.segments,
+            max_queries=bundle.manifest.max_queries,
+            context_length=bundle.manifest.context_length,
+        )
+
+    def native(self, spec: SessionSpec) -> BlockTarget:
+        """The same session run in the exported layout only, with a cache of its own: plain speculation, arm C_MQ."""
+        return BlockTarget(
+            self.session,
+            self.interface,
+            spec,
+            extents=self._extents,
+            segments=self._segments,
+            max_queries=self.max_queries,
+            context_length=self.context_length,
+            guard=PhaseGuard(self.guard.role, native_only=True),
+        )
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def start(self, rows: int) -> None:
+        self._length = 0
+        self.guard.new_request()
+        self._buffers.reserve(rows)
+
+    def prefill(self, tokens: Sequence[int]) -> np.ndarray:
+        """The whole prompt in one call, native layout where the phase mask says so. Last row of logits, (1, vocabulary)."""
+        logits = np.empty((len(tokens), self.vocab_size), self._logits_dtype)
+        with self.guard.at(Stage.PREFILL):
+            # Prefill is longer than a block: its value segments all read the whole extent.
+            self._call(tokens, [self._length + len(tokens)] * self._segments, logits)
+        return logits[-1:].copy()
+
+    def verify(self, tokens: Sequence[int]) -> np.ndarray:
+        """Raises ValueError for more rows than the graph was made for."""
+        if not 1 <= len(tokens) <= self.max_queries:
+            raise ValueError(f"{len(tokens)} rows asked of a graph made for 1 to {self.max_queries}")
+        ends = segment_extents(self._length, len(tokens), self._extents, self._segments)
+        logits = self._rows[: len(tokens)]
+        with self.guard.at(Stage.CONTINUATION):
+            self._call(tokens, ends, logits)
+        return logits
+
+    def rollback(self, length: int) -> None:
+        if not 0 <= length <= self._length:
+            raise ValueError(f"can't roll back from {self._length} to {length}")
+        self._length = length
+
+    def cached(self, index: int) -> np.ndarray:
+        """A copy of the committed rows of one buffer, (length, Hkv, d): layer 0 key, layer 0 value, layer 1 key, ..."""
+        return self._buffers.read(index, self._length)
+
+    def _call(self, tokens: Sequence[int], ends: list[int], logits: np.ndarray) -> None:
+        past, full = self._length, ends[-1]
+        names = self.interface
+        binding = self.session.io_binding()
+        feeds = {
+            names.input_ids: np.array([tokens], np.int64),
+            names.attention_mask: np.ones((1, full), np.int64),
+            names.position_ids: np.arange(past, full, dtype=np.int64)[None],
+            PHASE_INPUT: np.array(self.guard.value, np.int64),
+        }
+        for name, array in feeds.items():
+            if name is not None:
+                binding.bind_cpu_input(name, array)
+        self._buffers.bind(binding, ends)
+        shape = (1, *logits.shape)
+        binding.bind_output(names.logits, "cpu", 0, logits.dtype, shape, logits.ctypes.data)
+        session_run(self.session, binding)
+        self._length = full
+
+
+_LOGITS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+
+
+def session_output_type(session: Any, name: str) -> str:
+    """ONNX Runtime's type string of an output."""
+    return next(str(entry.type) for entry in session.get_outputs() if entry.name == name)

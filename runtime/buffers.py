@@ -1,0 +1,82 @@
+"""KV buffers on the provider's device: one allocation a layer and part, bound by prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from qbpass.rewrites.kv_cache import cache_name, segment_name, updated_name
+from qbpass.rewrites.manifest import CacheLayer
+
+#: Capacities are multiples of this many rows, so that a slightly longer request reuses the buffers.
+GRANULE = 256
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One buffer (capacity, heads, width) and the graph names bound to it."""
+
+    source: str
+    target: str
+    segments: tuple[str, ...]
+    heads: int
+    width: int
+    dtype: np.dtype[Any]
+
+
+class KVBuffers:
+    """Every layer's key and value buffer. Rows below the caller's counter are valid; the rest is scratch.
+
+    Rolling back is the caller moving its counter: rows behind it are overwritten by the next call.
+    """
+
+    def __init__(self, layers: tuple[CacheLayer, ...], segments: int, device: str):
+        self.device = device
+        self.capacity = 0
+        self._parts = [part for layer in layers for part in _parts(layer, segments)]
+        self._values: list[Any] = []
+
+    def reserve(self, rows: int) -> None:
+        """Room for `rows` positions. Growing throws the contents away: call it before a request starts."""
+        import onnxruntime as ort
+
+        if rows <= self.capacity:
+            return
+        self.capacity = -(-rows // GRANULE) * GRANULE
+        self._values = []  # the old buffers go first, or both would be resident
+        self._values = [
+            ort.OrtValue.ortvalue_from_shape_and_type((self.capacity, p.heads, p.width), p.dtype, self.device, 0)
+            for p in self._parts
+        ]
+
+    def bind(self, binding: Any, extents: list[int]) -> None:
+        """Bind rows [0, extents[-1]) as cache in and out, and the shorter prefixes as value segments."""
+        full = extents[-1]
+        if full > self.capacity:
+            raise ValueError(f"{full} rows asked of a cache of {self.capacity}")
+        for part, value in zip(self._parts, self._values, strict=True):
+            pointer, device = value.data_ptr(), self.device
+            shape = (full, part.heads, part.width)
+            binding.bind_input(part.source, device, 0, part.dtype, shape, pointer)
+            binding.bind_output(part.target, device, 0, part.dtype, shape, pointer)
+            for name, extent in zip(part.segments, extents, strict=False):
+                binding.bind_input(name, device, 0, part.dtype, (extent, part.heads, part.width), pointer)
+
+    def read(self, index: int, rows: int) -> np.ndarray:
+        """A copy of the first `rows` rows of buffer `index` (layer 0 key, layer 0 value, layer 1 key, ...)."""
+        copy: np.ndarray = self._values[index].numpy()[:rows].copy()
+        return copy
+
+
+def _parts(layer: CacheLayer, segments: int) -> tuple[_Part, _Part]:
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(layer.elem_type))
+    names = tuple(segment_name(layer.layer, s) for s in range(segments - 1))
+
+    def part(kind: str, width: int, prefixes: tuple[str, ...]) -> _Part:
+        return _Part(
+            cache_name(layer.layer, kind), updated_name(layer.layer, kind), prefixes, layer.kv_heads, width, dtype
+        )
+
+    return part("key", layer.key_dim, ()), part("value", layer.value_dim, names)

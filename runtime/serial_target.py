@@ -1,0 +1,110 @@
+"""The reference: the unmodified frozen graph, one token a call, its KV passed on without a copy of our own.
+
+Present outputs of one call are the past inputs of the next; the graph's own Concat is the only copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from qbpass.models.contract import DecoderContract
+from qbpass.models.decoder import Decoder
+from qbpass.models.session import SessionSpec, open_session
+from qbpass.runtime.block_target import _LOGITS, session_output_type
+from qbpass.runtime.call_error import session_run
+
+
+class SerialTarget:
+    """Serial decoding on the frozen graph. `verify` takes one row, or a block for measuring the native graph."""
+
+    def __init__(
+        self,
+        session: Any,
+        contract: DecoderContract,
+        spec: SessionSpec,
+        *,
+        context_length: int | None,
+        max_queries: int = 1,
+    ):
+        self.session = session
+        self.contract = contract
+        self.vocab_size = contract.vocab_size
+        self.context_length = context_length
+        self.max_queries = max_queries
+        self._device = "cuda" if spec.provider == "cuda" else "cpu"
+        self._logits_dtype = _LOGITS[session_output_type(session, contract.logits)]
+        self._pairs = [
+            (past, present)
+            for pair in contract.kv
+            for past, present in ((pair.past_key, pair.present_key), (pair.past_value, pair.present_value))
+        ]
+        self._past: list[Any] = []
+        self._length = 0
+
+    @classmethod
+    def from_frozen(cls, frozen: Decoder, spec: SessionSpec) -> SerialTarget:
+        session = open_session(frozen.path, spec)
+        return cls(session, frozen.contract, spec, context_length=frozen.context_length)
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def start(self, rows: int) -> None:
+        del rows  # the graph allocates its own present tensors
+        self._length = 0
+        self._past = [self._empty(shape, elem) for shape, elem in self._empty_shapes()]
+
+    def prefill(self, tokens: Sequence[int]) -> np.ndarray:
+        return self._call(tokens)[-1:].copy()
+
+    def verify(self, tokens: Sequence[int]) -> np.ndarray:
+        if not 1 <= len(tokens) <= self.max_queries:
+            raise ValueError(f"{len(tokens)} rows asked of serial decoding")
+        return self._call(tokens)
+
+    def rollback(self, length: int) -> None:
+        """Serial decoding never evaluates a row it does not keep."""
+        if length != self._length:
+            raise ValueError(f"the serial reference can't roll back from {self._length} to {length}")
+
+    def cached(self, index: int) -> np.ndarray:
+        """A copy of one KV tensor as (length, Hkv, d)."""
+        return np.ascontiguousarray(self._past[index].numpy()[0].transpose(1, 0, 2))
+
+    def _call(self, tokens: Sequence[int]) -> np.ndarray:
+        past, full = self._length, self._length + len(tokens)
+        contract, binding = self.contract, self.session.io_binding()
+        feeds = {
+            contract.input_ids: np.array([tokens], np.int64),
+            contract.attention_mask: np.ones((1, full), np.int64),
+            contract.position_ids: np.arange(past, full, dtype=np.int64)[None],
+        }
+        for name, array in feeds.items():
+            if name is not None:
+                binding.bind_cpu_input(name, array)
+        logits = np.empty((len(tokens), self.vocab_size), self._logits_dtype)
+        binding.bind_output(contract.logits, "cpu", 0, logits.dtype, (1, *logits.shape), logits.ctypes.data)
+        for (source, present), value in zip(self._pairs, self._past, strict=True):
+            binding.bind_ortvalue_input(source, value)
+            binding.bind_output(present, self._device)
+        session_run(self.session, binding)
+        self._past = list(binding.get_outputs())[1:]
+        self._length = full
+        return logits
+
+    def _empty_shapes(self) -> list[tuple[tuple[int, ...], int]]:
+        return [
+            ((1, pair.kv_heads, 0, width), pair.elem_type)
+            for pair in self.contract.kv
+            for width in (pair.key_dim, pair.value_dim)
+        ]
+
+    def _empty(self, shape: tuple[int, ...], elem_type: int) -> Any:
+        import onnxruntime as ort
+
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(elem_type)
+        return ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, dtype), self._device, 0)
