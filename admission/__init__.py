@@ -1,22 +1,10 @@
 """Which attention sites of a decoder may be rewritten, and why not the others.
 
-Resolved on first use, so that importing the dataclasses alone (`qbpass.admission.site`, `.report`) costs nothing.
+`admit` and `discover` share their names with the modules they live in. Bound here, eagerly, each name is the function
+whatever is imported first; resolved lazily it would be the module as soon as someone had imported that.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from qbpass.admission.admit import admit as admit
-    from qbpass.admission.discover import discover as discover
+from qbpass.admission.admit import admit
+from qbpass.admission.discover import discover
 
 __all__ = ["admit", "discover"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{name}"), name)
-    return found
