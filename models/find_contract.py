@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import onnx
 from onnx import TensorProto
-
 from qbpass.models.contract import DecoderContract
 from qbpass.models.dataflow import FLOATS, INTEGERS, Dataflow
 from qbpass.models.errors import ContractError
@@ -31,10 +30,13 @@ def find_contract(model: onnx.ModelProto) -> DecoderContract:
     """
     flow = Dataflow(model.graph)
     kv = find_kv_pairs(flow)
-    presents = frozenset(name for pair in kv for name in (pair.present_key, pair.present_value))
-    logits, vocabulary = find_logits(flow, presents)
     pasts = {name for pair in kv for name in (pair.past_key, pair.past_value)}
     rest = [name for name in flow.inputs if name not in pasts]
+    for name in rest:
+        if _is_states(flow, name):
+            raise ContractError(_why_unknown(flow, name))
+    presents = frozenset(name for pair in kv for name in (pair.present_key, pair.present_value))
+    logits, vocabulary = find_logits(flow, presents)
     ids = _find_input_ids(flow, rest, vocabulary)
     rest.remove(ids)
     positions = [name for name in rest if _rank2(flow, name) and _is_positions(flow, name)]
@@ -89,12 +91,17 @@ def _rank2(flow: Dataflow, name: str) -> bool:
     return (shape is None or len(shape) == 2) and flow.elem_type(name) in INTEGERS | FLOATS | {TensorProto.BOOL}
 
 
+def _is_states(flow: Dataflow, name: str) -> bool:
+    """Hidden states, a cross-attention cache or a ready-made mask: nothing that decoding from token ids feeds."""
+    return flow.elem_type(name) in FLOATS and len(flow.shape(name) or ()) in (3, 4)
+
+
 def _why_unknown(flow: Dataflow, name: str) -> str:
-    shape = flow.shape(name)
-    if flow.elem_type(name) in FLOATS and shape is not None and len(shape) in (3, 4):
+    if _is_states(flow, name):
         return (
-            f"input {name!r} (float, rank {len(shape)}) is neither token ids, mask, positions nor a cache that is "
-            "appended to: encoder-decoder models and models fed with embeddings or 4-D masks are not supported"
+            f"input {name!r} (float, rank {len(flow.shape(name) or [])}) is neither token ids, mask, positions nor a "
+            "cache that is appended to: encoder-decoder models and models fed with embeddings or 4-D masks are not "
+            "supported"
         )
     if any(
         node.op_type in ("Neg", "Slice", "Gather", "Range", "Sub") for node, _ in flow.forward(name, lambda *_: False)

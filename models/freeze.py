@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import onnx
-
 from qbpass.models.decoder import Decoder
 from qbpass.models.digests import graph_digest
 from qbpass.models.errors import ContractError, ModelFileError, ProviderError
@@ -41,8 +40,8 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
     leaves earlier work whole. A decoder that is frozen already is returned as it is.
 
     Raises ModelFileError where the disk is too small or the graph can't be loaded, ContractError where the optimizer
-    changed the inputs or outputs, ProviderError as `open_session` does, and
-    where the decoder was frozen for another provider.
+    changed the inputs or outputs, ProviderError as `open_session` does, and where the decoder was frozen for
+    another one.
     """
     if is_frozen(decoder.model):
         _check_provider(decoder, spec)
@@ -67,8 +66,8 @@ def _check_provider(decoder: Decoder, spec: SessionSpec) -> None:
     frozen_for = next((entry.value for entry in decoder.model.metadata_props if entry.key == PROVIDER_KEY), None)
     if frozen_for != spec.provider:
         raise ProviderError(
-            f"{decoder.path} was frozen for provider {frozen_for}, not for {spec.provider}: start from the export it was "
-            "made from"
+            f"{decoder.path} was frozen for provider {frozen_for}, not for {spec.provider}: start from the export it "
+            "was made from"
         )
 
 
