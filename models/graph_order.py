@@ -7,7 +7,6 @@ from pathlib import Path
 
 import networkx as nx
 import onnx
-
 from qbpass.models.errors import ModelFileError
 
 

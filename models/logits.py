@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import onnx
-
 from qbpass.models.dataflow import CONTRACTIONS, FLOATS, Dataflow, attribute
 from qbpass.models.errors import ContractError
 

@@ -9,7 +9,6 @@ from onnx import TensorProto
 from qbpass.models.contract import DecoderContract, KVPair
 from qbpass.models.errors import ContractError
 from qbpass.models.find_contract import find_contract
-
 from tiny_graphs import FLOAT, HEAD_DIM, INT64, KV_HEADS, VOCABULARY, Builder, as_model, renamed, tiny_decoder, value
 
 FORMS = ["decomposed", "gqa", "onnx", "onnx_concat"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ from qbpass.models.errors import ModelFileError, ProviderError
 from qbpass.models.freeze import FROZEN_KEY, SOURCE_KEY, freeze, is_frozen
 from qbpass.models.loading import load_decoder
 from qbpass.models.session import SessionSpec, open_session
-
 from tiny_graphs import feeds, save, tiny_decoder
 
 SPEC = SessionSpec(threads=1)

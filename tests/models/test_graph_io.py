@@ -12,7 +12,6 @@ from onnx import TensorProto, helper
 from qbpass.models.errors import ModelFileError, QbpassError
 from qbpass.models.find_contract import find_contract
 from qbpass.models.graph_io import external_entry, external_tensors, read_graph, weight_files
-
 from tiny_graphs import save, tiny_decoder, value
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from qbpass.models.errors import ModelFileError
 from qbpass.models.loading import find_graph, load_decoder
-
 from tiny_graphs import save, tiny_decoder
 
 

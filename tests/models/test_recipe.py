@@ -13,7 +13,6 @@ from qbpass.models.loading import load_decoder
 from qbpass.models.processor import instruction_sets, processor_name
 from qbpass.models.recipe import Recipe, mismatches, recipe_of
 from qbpass.models.session import SessionSpec
-
 from tiny_graphs import save, tiny_decoder
 
 SPEC = SessionSpec(threads=2)
