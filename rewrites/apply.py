@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import onnx
 import onnx_graphsurgeon as gs
+
 from qbpass.admission.site import AttentionSite
 from qbpass.models.contract import KVPair
 from qbpass.models.decoder import Decoder

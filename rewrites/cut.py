@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
+
 from qbpass.admission.site import AttentionSite
 from qbpass.models.decoder import Decoder
 from qbpass.rewrites.apply import Emission, rewrite_graph

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+
 from qbpass.admission.site import AttentionSite
 from qbpass.models.decoder import Decoder
 from qbpass.models.session import SessionSpec

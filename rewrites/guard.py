@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
+
 from qbpass.rewrites.builder import NodeBuilder
 from qbpass.rewrites.phases import guard_table
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
+
 from qbpass.admission.site import AttentionSite
 from qbpass.models.errors import ContractError
 from qbpass.rewrites.builder import NodeBuilder

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from qbpass.admission.site import AttentionSite
 from qbpass.models.decoder import Decoder
 from qbpass.models.session import SessionSpec, open_session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+
 from qbpass.rewrites.phases import Phase
 from qbpass.rewrites.plan import RewritePlan
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+
 from qbpass.rewrites.kv_cache import cache_name, segment_name, updated_name
 from qbpass.rewrites.manifest import CacheLayer
 

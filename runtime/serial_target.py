@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+
 from qbpass.models.contract import DecoderContract
 from qbpass.models.decoder import Decoder
 from qbpass.models.session import SessionSpec, open_session

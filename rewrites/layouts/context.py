@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx_graphsurgeon as gs
+
 from qbpass.admission.site import AttentionSite
 from qbpass.rewrites.call_dims import CallDims
 from qbpass.rewrites.plan import SiteForm

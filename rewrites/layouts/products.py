@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import onnx_graphsurgeon as gs
+
 from qbpass.rewrites.builder import NodeBuilder
 from qbpass.rewrites.plan import ProductForm
 

@@ -1,0 +1,158 @@
+"""Qualification: every arm on every prompt, endpoints and forced-replay rows against the serial reference.
+
+Arms are interleaved prompt by prompt and their order turns, so that a slow minute of the machine falls on all of them. The first
+prompt is run once before anything is timed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from qbpass.evidence.arms import Arm, build_arms
+from qbpass.evidence.forced_replay import ReplayCount, replay, serial_rows
+from qbpass.evidence.options import QualifyOptions
+from qbpass.evidence.prompts import Prompt
+from qbpass.evidence.report import (
+    ArmReport,
+    FirstDifference,
+    FirstRowDifference,
+    PromptReport,
+    QualificationReport,
+)
+from qbpass.models.session import SessionSpec
+from qbpass.rewrites.bundle import Bundle, check_recipe
+from qbpass.runtime.endpoint import Endpoint, first_difference
+from qbpass.runtime.engine import Request
+from qbpass.runtime.trace import Trace
+
+Progress = Callable[[str, int, int], None]
+
+#: One run: an endpoint, its trace and the median of its seconds.
+Run = tuple[Endpoint, Trace, float]
+
+
+def qualify(
+    bundle: Bundle,
+    prompts: Sequence[Prompt],
+    options: QualifyOptions,
+    spec: SessionSpec,
+    progress: Progress = lambda text, done, total: None,
+) -> QualificationReport:
+    """Run the arms of `options` over `prompts`. Raises BundleError where the recipe is not this process's."""
+    recipe = check_recipe(bundle, spec)
+    arms = build_arms(bundle, options, spec, lambda text: progress(text, 0, 1))
+    requests = [
+        Request(p.token_ids, options.max_new_tokens, frozenset(bundle.manifest.eos_token_ids), options.k)
+        for p in prompts
+    ]
+    for arm in arms:
+        progress(f"warming up {arm.name}", 0, 1)
+        arm.engine.generate(Request(requests[0].prompt, 4, requests[0].stop_ids, options.k))
+    runs: list[dict[str, Run]] = []
+    replays = {arm.name: ReplayCount() for arm in arms if arm.name != "R"}
+    for index, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
+        runs.append(
+            _run_prompt(
+                arms,
+                request,
+                options,
+                index,
+                lambda arm, p=prompt, i=index: progress(f"{p.id}: {arm}", i, len(prompts)),
+            )
+        )
+        if options.replay_rows:
+            progress(f"{prompt.id}: forced replay", index, len(prompts))
+            _replay_prompt(arms, prompt, runs[-1]["R"][0], options.replay_rows, replays)
+    progress("done", len(prompts), len(prompts))
+    return QualificationReport(
+        recipe=recipe,
+        draft=options.draft,
+        k=options.k,
+        max_new_tokens=options.max_new_tokens,
+        arms={arm.name: _arm_report(arm, prompts, runs, replays.get(arm.name, ReplayCount())) for arm in arms},
+        prompts=tuple(_prompt_report(prompt, run) for prompt, run in zip(prompts, runs, strict=True)),
+    )
+
+
+def _run_prompt(
+    arms: Sequence[Arm], request: Request, options: QualifyOptions, turn: int, tell: Callable[[str], None]
+) -> dict[str, Run]:
+    """Every arm once for each repeat, the order turned by one each time."""
+    results: dict[str, list[tuple[Endpoint, Trace, float]]] = {arm.name: [] for arm in arms}
+    for repeat in range(options.repeats):
+        shift = (turn + repeat) % len(arms)
+        for arm in [*arms[shift:], *arms[:shift]]:
+            tell(arm.name)
+            start = time.perf_counter()
+            endpoint, trace = arm.engine.generate(request)
+            results[arm.name].append((endpoint, trace, time.perf_counter() - start))
+    return {name: _merge(entries) for name, entries in results.items()}
+
+
+def _merge(entries: list[Run]) -> Run:
+    """The first endpoint that differs from the first run's, if any: a repeat that differs must not be hidden by a median."""
+    odd = next((entry for entry in entries if entry[0] != entries[0][0]), entries[0])
+    return odd[0], odd[1], statistics.median(seconds for _, _, seconds in entries)
+
+
+def _replay_prompt(
+    arms: Sequence[Arm], prompt: Prompt, reference: Endpoint, rows: int, counts: dict[str, ReplayCount]
+) -> None:
+    tokens = reference.token_ids[:rows]
+    serial = next(arm.target for arm in arms if arm.name == "R")
+    wanted = serial_rows(serial, prompt.token_ids, tokens)
+    for arm in arms:
+        if arm.name in counts:
+            replay(arm.target, prompt.id, prompt.token_ids, tokens, wanted, counts[arm.name])
+
+
+def _arm_report(arm: Arm, prompts: Sequence[Prompt], runs: Sequence[dict[str, Run]], count: ReplayCount) -> ArmReport:
+    gaps = [_gap(run["R"][0], run[arm.name][0]) for run in runs]
+    equal = sum(gap is None for gap in gaps)
+    seconds = sum(run[arm.name][2] for run in runs)
+    traces = [run[arm.name][1] for run in runs]
+    total = Trace()
+    for trace in traces:
+        for name, value in asdict(trace).items():
+            setattr(total, name, getattr(total, name) + value)
+    first = next(((p.id, gap) for p, gap in zip(prompts, gaps, strict=True) if gap is not None), None)
+    return ArmReport(
+        endpoints=len(runs),
+        equal=equal,
+        first_difference=None if first is None else FirstDifference(prompt=first[0], token=first[1]),
+        logit_rows=count.rows,
+        logit_rows_equal=count.equal,
+        first_row_difference=None if count.first is None else FirstRowDifference(**vars(count.first)),
+        rows_by_width_and_alignment={
+            f"q={width} n%4={residue}": rows for (width, residue), rows in sorted(count.by_width_and_alignment.items())
+        },
+        seconds=seconds,
+        ratio_to_R=sum(run["R"][2] for run in runs) / seconds if equal == len(runs) else None,
+        tokens_per_round=total.tokens_per_round,
+        acceptance=total.acceptance,
+        repaired=arm.repaired,
+    )
+
+
+def _gap(reference: Endpoint, other: Endpoint) -> int | None:
+    """The first differing token; the length where only the stop differs; None where the endpoints are equal."""
+    if reference == other:
+        return None
+    gap = first_difference(reference.token_ids, other.token_ids)
+    return reference.length if gap is None else gap
+
+
+def _prompt_report(prompt: Prompt, run: dict[str, Run]) -> PromptReport:
+    reference = run["R"][0]
+    return PromptReport(
+        id=prompt.id,
+        domain=prompt.domain,
+        prompt_tokens=len(prompt.token_ids),
+        generated_tokens=reference.length,
+        stop_reason=reference.stop_reason,
+        first_difference={name: _gap(reference, entry[0]) for name, entry in run.items() if name != "R"},
+        seconds={name: entry[2] for name, entry in run.items()},
+    )
