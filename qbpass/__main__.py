@@ -1,0 +1,5 @@
+"""`python -m qbpass`."""
+
+from qbpass.cli import main
+
+main()

@@ -1,0 +1,51 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qbpass.models.errors import QbpassError
+from qbpass.models.session import SessionSpec
+
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="Threads of a session. [default: number of cores, at most 16]"),
+]
+Provider = Annotated[str, typer.Option("--provider", metavar="cpu|cuda", help="ONNX Runtime's execution provider.")]
+Json = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE (- for stdout).")
+]
+Draft = Annotated[
+    str, typer.Option("--draft", metavar="none|ngram", help="Who proposes tokens: nobody, or the n-grams seen so far.")
+]
+Width = Annotated[int, typer.Option("-k", min=0, help="The most tokens proposed in a round.")]
+
+DRAFTERS = ("none", "ngram")
+
+
+class OptionError(QbpassError):
+    """An option's value that this version can't do."""
+
+
+def session_spec(provider: str, threads: int | None) -> SessionSpec:
+    """Raises ProviderError where the installed ONNX Runtime does not have the provider, before any work is done."""
+    spec = SessionSpec(provider=provider) if threads is None else SessionSpec(provider=provider, threads=threads)
+    spec.provider_list()
+    return spec
+
+
+def checked_draft(draft: str) -> str:
+    """Raises OptionError for a drafter that this version does not have."""
+    if draft not in DRAFTERS:
+        raise OptionError(f"this version has no --draft {draft}: choose one of {', '.join(DRAFTERS)}")
+    return draft
+
+
+def chosen(option: str, value: str, known: tuple[str, ...]) -> str:
+    """`value`, which is one of `known`. Raises OptionError where this version does not have it."""
+    if value not in known:
+        raise OptionError(f"this version has no {option} {value}: choose one of {', '.join(known)}")
+    return value

@@ -1,0 +1,158 @@
+"""`qbpass rewrite MODEL OUT`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import typer
+
+from qbpass.admission_table import show_admission
+from qbpass.commands.options import Provider, Threads, chosen, session_spec
+from qbpass.models.session import SessionSpec
+from qbpass.models_at import frozen_decoder
+from qbpass.screen import Steps, note, say
+
+if TYPE_CHECKING:
+    from qbpass.models.decoder import Decoder
+    from qbpass.rewrites.bundle import Bundle
+    from qbpass.rewrites.plan import Layout, RewritePlan
+    from qbpass.rewrites.planner import RewriteRefused
+
+Emit = Literal["guarded", "specialized"]
+
+
+def rewrite(
+    model: Annotated[Path, typer.Argument(help="An .onnx file or an exporter's folder.")],
+    out: Annotated[Path, typer.Argument(help="The bundle's folder.")],
+    layout: Annotated[
+        str, typer.Option("--layout", metavar="auto|qb|pq", help="auto: qb, or pq where every qb form is false here.")
+    ] = "auto",
+    phase_mask: Annotated[
+        int,
+        typer.Option(
+            "--phase-mask",
+            min=0,
+            max=15,
+            help="Where the layout is active: 1 target prefill, 2 target continuation, 4 draft prefill, 8 draft "
+            "continuation, or a sum of these.",
+        ),
+    ] = 2,
+    max_queries: Annotated[int, typer.Option("--max-queries", min=1, max=64, help="Rows of a verification call.")] = 4,
+    emit: Annotated[
+        str, typer.Option("--emit", metavar="guarded|specialized", help="One graph with a phase input, or two without.")
+    ] = "guarded",
+    provider: Provider = "cpu",
+    threads: Threads = None,
+) -> None:
+    """Rewrite a decoder into a bundle whose verification calls evaluate every row as serial decoding would.
+
+    Exit code: 0 written, 1 refused (a site is not admitted, or every form was proven wrong here), 2 unusable input.
+    """
+    from qbpass.models.loading import load_decoder
+    from qbpass.rewrites.planner import RewriteRefused
+
+    layouts = ("qb", "pq") if chosen("--layout", layout, ("auto", "qb", "pq")) == "auto" else (layout,)
+    emission = cast(Emit, chosen("--emit", emit, ("guarded", "specialized")))
+    spec = session_spec(provider, threads)
+    decoder = load_decoder(model)
+    try:
+        bundle, plan = _write(decoder, out, cast("Sequence[Layout]", layouts), spec, phase_mask, max_queries, emission)
+    except RewriteRefused as refused:
+        _show_refusal(model, spec, refused)
+        raise typer.Exit(1) from None
+    say(plan.text().splitlines()[0])
+    for line in _forms(plan):
+        say(line)
+    for evidence in _distinct([site.evidence for site in plan.sites]):
+        _show_trials(evidence["trials"], plan.layout)
+    size = sum(file.stat().st_size for file in bundle.folder.iterdir())
+    say(f"{bundle.folder}: a bundle of {size / 2**20:,.1f} MiB, for {spec.threads} thread(s) on {spec.provider}")
+
+
+def _write(
+    decoder: Decoder,
+    out: Path,
+    layouts: Sequence[Layout],
+    spec: SessionSpec,
+    phase_mask: int,
+    max_queries: int,
+    emit: Emit,
+) -> tuple[Bundle, RewritePlan]:
+    """The bundle in the first of `layouts` that is not proven wrong here. Raises RewriteRefused where all are."""
+    from qbpass.rewrites.bundle import write_bundle
+    from qbpass.rewrites.planner import RewriteRefused
+
+    for layout in layouts:
+        try:
+            with Steps() as steps:
+                bundle, plan, _ = write_bundle(
+                    decoder,
+                    out,
+                    layout,
+                    spec,
+                    phase_mask=phase_mask,
+                    max_queries=max_queries,
+                    emit=emit,
+                    progress=steps.text,
+                )
+            return bundle, plan
+        except RewriteRefused as refused:
+            if not refused.trials or layout == layouts[-1]:
+                raise
+            _show_trials(refused.trials, layout)
+            note(f"{refused}: trying another layout")
+    raise ValueError("no layout to try")
+
+
+def _show_refusal(model: Path, spec: SessionSpec, refused: RewriteRefused) -> None:
+    """Why nothing was written: the sites' codes, or what proved the last form wrong."""
+    from qbpass.admission.admit import admit
+
+    if refused.trials:
+        _show_trials(refused.trials)
+    else:
+        with Steps() as steps, frozen_decoder(model, spec, steps.text) as frozen:
+            report = admit(frozen)
+        show_admission(report, every_site=False)
+    typer.echo(f"qbpass: {refused}", err=True)
+
+
+def _forms(plan: RewritePlan) -> list[str]:
+    """One line for neighbouring sites of one kind and form (plan.text() has one for each)."""
+    lines = []
+    for key, group in groupby(plan.sites, lambda s: (s.site.heads, s.site.kv_heads, s.site.head_dim, s.form)):
+        layers = [entry.site.layer for entry in group]
+        heads, kv_heads, head_dim, form = key
+        lines.append(
+            f"  layers {layers[0]}–{layers[-1]}: heads {heads}/{kv_heads}, d {head_dim}, QK {form.qk}, AV {form.av}"
+        )
+    return lines
+
+
+def _distinct(evidence: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Sites of one kind share their evidence: each is shown once."""
+    kept: list[Mapping[str, Any]] = []
+    for entry in evidence:
+        if entry not in kept:
+            kept.append(entry)
+    return kept
+
+
+def _show_trials(trials: Sequence[Mapping[str, Any]], layout: str | None = None) -> None:
+    for trial in trials:
+        form = f"{layout.upper() + ': ' if layout else ''}QK {trial['qk']}, AV {trial['av']}"
+        residues = trial["exact_extents"]["residues"]
+        if residues:
+            form += f", exact extents n % {trial['exact_extents']['modulus']} in {list(residues)}"
+        witness = trial["witness"]
+        if witness is None:
+            say(f"  {form}: unknown, {trial['rows']} rows tried and none differs from serial decoding's")
+            continue
+        say(
+            f"  {form}: false, {trial['rows_differing']} of {trial['rows']} rows differ from serial decoding's; "
+            f"first row {witness['row']} of {witness['queries']} behind {witness['past']} positions (seed {witness['seed']}), "
+            f"by {witness['max_abs_difference']:.3g}"
+        )
