@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 def write_model_text(text: str) -> None:
-    """Text a model made, on stdout without a line's end. A terminal gets no control characters: those could steer it."""
+    """Text a model made, on stdout without a line's end. A terminal gets no control characters."""
     if sys.stdout.isatty():
         text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) != "Cc")
     encoding = sys.stdout.encoding or "utf-8"
@@ -52,7 +52,7 @@ def table(columns: list[tuple[str, bool]], rows: list[list[str]], title: str | N
 
 
 class Steps:
-    """Progress on stderr: a bar on a terminal; elsewhere a line when the step changes, but not one for every short step."""
+    """Progress on stderr: a bar on a terminal; elsewhere a line for each step but the short ones."""
 
     def __init__(self) -> None:
         self._console = console(stderr=True)

@@ -153,6 +153,6 @@ def _show_trials(trials: Sequence[Mapping[str, Any]], layout: str | None = None)
             continue
         say(
             f"  {form}: false, {trial['rows_differing']} of {trial['rows']} rows differ from serial decoding's; "
-            f"first row {witness['row']} of {witness['queries']} behind {witness['past']} positions (seed {witness['seed']}), "
-            f"by {witness['max_abs_difference']:.3g}"
+            f"first row {witness['row']} of {witness['queries']} behind {witness['past']} positions, "
+            f"by {witness['max_abs_difference']:.3g} (seed {witness['seed']})"
         )
