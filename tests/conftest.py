@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 from qbpass.models.export import cached_export
+from qbpass.models.loading import load_decoder
+from qbpass.models.session import SessionSpec
+from qbpass.rewrites.bundle import Bundle, write_bundle
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +33,19 @@ def smollm2_eager() -> Path:
 def smollm2_sdpa() -> Path:
     """The folder of SmolLM2-135M-Instruct's export with torch's decomposed sdpa. For tests marked real_model."""
     return cached_export("builtin:smollm2-135m", "sdpa")
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_eager: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """QB over the tiny eager export, guarded, for two threads. Never written to."""
+    return _bundle(tiny_eager, tmp_path_factory.mktemp("bundles") / "tiny_eager")
+
+
+@pytest.fixture(scope="session")
+def tiny_sdpa_bundle(tiny_sdpa: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """QB over the tiny sdpa export, guarded, for two threads. Never written to."""
+    return _bundle(tiny_sdpa, tmp_path_factory.mktemp("bundles") / "tiny_sdpa")
+
+
+def _bundle(export: Path, folder: Path) -> Bundle:
+    return write_bundle(load_decoder(export), folder, "qb", SessionSpec(threads=2))[0]

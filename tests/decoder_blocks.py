@@ -1,0 +1,72 @@
+"""What tests of rewritten decoders share: plans without a falsifier's run, targets over them, and the product's own replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from qbpass.admission.admit import admit
+from qbpass.admission.site import AttentionSite
+from qbpass.evidence.forced_replay import ReplayCount, replay, serial_rows
+from qbpass.models.decoder import Decoder
+from qbpass.models.session import SessionSpec, open_session
+from qbpass.rewrites.apply import rewrite_graph
+from qbpass.rewrites.bundle import Bundle
+from qbpass.rewrites.extents import ExtentRule
+from qbpass.rewrites.manifest import Interface
+from qbpass.rewrites.plan import Layout, RewritePlan, SiteForm, SitePlan
+from qbpass.runtime.block_target import BlockTarget
+from qbpass.runtime.serial_target import SerialTarget
+from qbpass.runtime.target import Target
+
+SPEC = SessionSpec(threads=2)
+
+
+def sites_of(reference: Decoder) -> tuple[AttentionSite, ...]:
+    report = admit(reference)
+    assert report.admitted, report.to_json()
+    return tuple(entry.site for entry in report.sites if entry.site is not None)
+
+
+def plan_of(
+    bundle: Bundle, layout: Layout = "qb", *, phase_mask: int = 2, extents: ExtentRule | None = None
+) -> RewritePlan:
+    """The form the bundle's own falsifier left, in any layout and phases; `extents` in place of the measured rule."""
+    entry = bundle.manifest.sites[0]
+    form = SiteForm(entry.qk, entry.av, bundle.extents if extents is None else extents)  # type: ignore[arg-type]
+    return RewritePlan(layout, phase_mask, 4, tuple(SitePlan(site, form) for site in sites_of(bundle.reference)))
+
+
+def block_target(bundle: Bundle, plan: RewritePlan, model: onnx.ModelProto | None = None) -> BlockTarget:
+    """A target over the guarded graph of `plan` (or `model`), its weights in the bundle's folder."""
+    graph = (model or rewrite_graph(bundle.reference, plan)).SerializeToString()
+    return BlockTarget(
+        open_session(graph, SPEC, weights_folder=bundle.folder),
+        Interface.of(bundle.reference.contract),
+        SPEC,
+        extents=plan.extents,
+        segments=plan.segments,
+        max_queries=plan.max_queries,
+        context_length=bundle.manifest.context_length,
+    )
+
+
+def serial_target(bundle: Bundle) -> SerialTarget:
+    return SerialTarget.from_frozen(bundle.reference, SPEC)
+
+
+def random_tokens(bundle: Bundle, count: int, seed: int = 0) -> tuple[int, ...]:
+    vocabulary = bundle.reference.contract.vocab_size
+    return tuple(int(token) for token in np.random.default_rng(seed).integers(0, vocabulary, count))
+
+
+def replayed(
+    bundle: Bundle, target: Target, prompt: Sequence[int] | None = None, tokens: Sequence[int] | None = None
+) -> ReplayCount:
+    """The product's forced replay of `target` against serial decoding: 13 rows behind 9 unless told otherwise."""
+    prompt = random_tokens(bundle, 9, 1) if prompt is None else prompt
+    tokens = random_tokens(bundle, 13, 2) if tokens is None else tokens
+    count = ReplayCount()
+    replay(target, "prompt", prompt, tokens, serial_rows(serial_target(bundle), prompt, tokens), count)
+    return count
