@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+
 from qbpass.admission.extents import Extent, ExtentTable
 from qbpass.admission.shapes import Shape, TensorTypes, infer_types
 from qbpass.models.contract import DecoderContract

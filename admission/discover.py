@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import onnx
+
 from qbpass.admission.checks import FINDING_CHECKS, kv_without_site
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.found import UNTIED, Found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.site import SiteNodes
 from qbpass.models.dataflow import attribute

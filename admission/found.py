@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import onnx
+
 from qbpass.admission.dataflow import Flow, node_name
 from qbpass.admission.report import Diagnostic
 from qbpass.admission.walks import CacheTie, ProductUse

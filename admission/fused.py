@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import onnx
+
 from qbpass.admission.checks import fused_attention
 from qbpass.admission.dataflow import Flow, node_name
 from qbpass.admission.found import UNTIED

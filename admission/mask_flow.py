@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto
+
 from qbpass.admission.dataflow import Flow, node_name
 
 # exp(-1e4) is 0 in every float type, also after the largest score has been taken off

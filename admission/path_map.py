@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+
 from qbpass.admission.dataflow import Flow, node_name
 from qbpass.admission.factors import constant_factor
 from qbpass.models.dataflow import attribute

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import onnx
+
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.report import Diagnostic
 from qbpass.admission.shapes import Shape

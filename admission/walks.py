@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import onnx
+
 from qbpass.admission.dataflow import Flow
 from qbpass.models.contract import KVPair
 

@@ -8,6 +8,7 @@ Example: a float16 export; float32 queries over an int8 KV cache.
 from __future__ import annotations
 
 from onnx import TensorProto
+
 from qbpass.admission.report import Diagnostic
 from qbpass.admission.subject import Subject
 

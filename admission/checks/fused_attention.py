@@ -9,6 +9,7 @@ Example: `com.microsoft::GroupQueryAttention`, `ai.onnx::Attention`.
 from __future__ import annotations
 
 import onnx
+
 from qbpass.admission.dataflow import node_name
 from qbpass.admission.report import Diagnostic
 

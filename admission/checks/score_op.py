@@ -10,6 +10,7 @@ Example: `Where(mask, scores, -inf)`; dropout left in the graph; probabilities m
 from __future__ import annotations
 
 import onnx
+
 from qbpass.admission.dataflow import node_name
 from qbpass.admission.factors import constant_factor
 from qbpass.admission.report import Diagnostic
@@ -31,6 +32,9 @@ def check(subject: Subject) -> Diagnostic | None:
 
 
 def _known_on_scores(node: onnx.NodeProto, subject: Subject) -> bool:
+    scores = {subject.site.nodes.qk, *subject.site.nodes.score_path}
+    if sum(tensor in scores for tensor in node.input) != 1:
+        return False  # scores combined with themselves: no chain, and no one factor
     if node.op_type in ("Mul", "Div"):
         return constant_factor(node, subject.flow) is not None
     return node.op_type in ("Add", "Tanh", "Identity")

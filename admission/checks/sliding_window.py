@@ -9,6 +9,7 @@ Example: `(key <= query) & (key > query - 4096)` in every other layer.
 from __future__ import annotations
 
 import onnx
+
 from qbpass.admission.dataflow import node_name
 from qbpass.admission.mask_flow import COMPARISONS, bias_source, mask_nodes
 from qbpass.admission.report import Diagnostic

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from qbpass.admission.path_map import PathError, call_shape, index_map
 from qbpass.admission.report import Diagnostic
 from qbpass.admission.subject import Subject

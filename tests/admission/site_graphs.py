@@ -9,6 +9,7 @@ import numpy as np
 from graph_writer import GraphWriter
 from mask_graphs import add_terms
 from onnx import TensorProto
+
 from qbpass.models.contract import DecoderContract, KVPair
 from qbpass.models.decoder import Decoder
 
@@ -31,7 +32,7 @@ class Knobs:
     repeat: str = "expand"  # expand | none | tile | uneven | narrow | last_rows | shifted | scaled
     join: str = "past_first"  # past_first | new_first
     terms: str = "causal"  # see mask_graphs.py
-    scores: str = "plain"  # plain | softcap | sinks | where
+    scores: str = "plain"  # plain | softcap | sinks | where | twice
     softmax: str = "plain"  # plain | spelled_out | over_queries
     weights: str = "plain"  # plain | nan_guard | halved
     values: str = "value"  # value | key: which cache the AV product reads
@@ -198,6 +199,9 @@ class SiteGraph:
             )
             sink = writer.node("Expand", [self.weight(1, knobs.heads, 1, 1), shape], f"{at}sink")
             return writer.node("Concat", [scores, sink], f"{at}with_sink", axis=-1)
+        if knobs.scores == "twice":
+            half = writer.node("Mul", [scores, writer.constant(0.5, self.dtype)], f"{at}half")
+            return writer.node("Add", [scores, half], f"{at}mixed")
         if knobs.scores == "where":
             allowed = writer.input(f"{at}allowed", TensorProto.BOOL, 1, 1, "queries", self.keys)
             return writer.node("Where", [allowed, scores, writer.constant(-1e9, self.dtype)], f"{at}chosen")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from qbpass.admission import checks
 from qbpass.admission.docs import HEADINGS, admission_codes, read_docstring
 

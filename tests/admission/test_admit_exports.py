@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from qbpass.admission import admit
 from qbpass.admission.report import AdmissionReport
 from qbpass.models.decoder import Decoder

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from qbpass.admission import admit, checks
 from site_graphs import Knobs, make_decoder
+
+from qbpass.admission import admit, checks
 
 ADMITTED = {
     "default": Knobs(),
@@ -56,6 +57,7 @@ REFUSED = [
     ("SINKS", Knobs(scores="sinks")),
     ("SOFTCAP", Knobs(scores="softcap")),
     ("SCORE_OP", Knobs(scores="where", terms="none")),
+    ("SCORE_OP", Knobs(scores="twice")),
     ("SCORE_OP", Knobs(weights="halved")),
     ("SOFTMAX_AXIS", Knobs(softmax="over_queries")),
 ]

@@ -6,9 +6,10 @@ import networkx as nx
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from site_graphs import Knobs, make_decoder
+
 from qbpass.admission.dataflow import Flow, node_name
 from qbpass.models.graph_order import node_reads
-from site_graphs import Knobs, make_decoder
 
 
 @pytest.fixture(scope="module")

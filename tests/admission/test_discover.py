@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
+from site_graphs import Knobs, make_decoder
+
 from qbpass.admission import discover
 from qbpass.admission.site import AttentionSite
-from site_graphs import Knobs, make_decoder
 
 SNAPSHOT = """\
 name: attention.0

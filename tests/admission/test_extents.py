@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from qbpass.admission.extents import KEY_ROWS, QUERY_ROWS, Extent, ExtentTable
 from qbpass.models.contract import DecoderContract, KVPair
 

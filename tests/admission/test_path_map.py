@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from site_graphs import Knobs, make_decoder
+
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.path_map import PathError, index_map
-from site_graphs import Knobs, make_decoder
 
 
 def key_map(knobs: Knobs, queries: int = 2, past: int = 3) -> np.ndarray:
