@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KVPair:
-    """One layer's KV cache as the export has it: past (1, kv_heads, past, head_dim) in, present (1, kv_heads, n, head_dim) out."""
+    """One layer's KV cache as the export has it.
+
+    Past (1, kv_heads, past, head_dim) in, present (1, kv_heads, n, head_dim) out.
+    """
 
     layer: int
     past_key: str

@@ -32,8 +32,8 @@ class SessionSpec:
         name = PROVIDERS[self.provider]
         if name not in ort.get_available_providers():
             raise ProviderError(
-                f"{name} is not in this onnxruntime {ort.__version__} (it has {', '.join(ort.get_available_providers())}): "
-                "install the extra qbpass[cuda] in an environment without the cpu extra, or use --provider cpu"
+                f"{name} is not in this onnxruntime {ort.__version__} "
+                f"(it has {', '.join(ort.get_available_providers())}): install the extra qbpass[cuda] in an environment without the cpu extra, or use --provider cpu"
             )
         if self.provider == "cuda":
             return [(name, {"use_tf32": "1" if self.use_tf32 else "0"})]
@@ -48,7 +48,8 @@ def open_session(
     optimize: bool = False,
     write_optimized: Path | None = None,
 ) -> Any:
-    """An `onnxruntime.InferenceSession` over `graph` (a file, or a serialized ModelProto whose external weights lie in `weights_folder`).
+    """An `onnxruntime.InferenceSession` over `graph` (a file, or a serialized ModelProto whose external weights lie in
+    `weights_folder`).
 
     optimize: ONNX Runtime's default optimization; off for every graph that is already frozen.
     write_optimized: where the optimized graph goes (its initializers over 1 KiB into `<stem>.data` beside it).
@@ -62,7 +63,8 @@ def open_session(
     options.inter_op_num_threads = 1
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    # Worker threads stop spinning when a run ends: several sessions in one process would otherwise burn each other's cores.
+    # Worker threads stop spinning when a run ends: several sessions in one process would otherwise burn each other's
+    # cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if weights_folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights_folder))
@@ -82,8 +84,8 @@ def open_session(
         raise ModelFileError(f"ONNX Runtime could not load the graph: {one_line(error)}") from error
     if PROVIDERS[spec.provider] not in session.get_providers():
         raise ProviderError(
-            f"{PROVIDERS[spec.provider]} was asked for and did not load (running: {', '.join(session.get_providers())}): "
-            "check the CUDA and cuDNN libraries, or use --provider cpu"
+            f"{PROVIDERS[spec.provider]} was asked for and did not load "
+            f"(running: {', '.join(session.get_providers())}): check the CUDA and cuDNN libraries, or use --provider cpu"
         )
     return session
 

@@ -31,9 +31,9 @@ LAYOUT_EMITTERS = {"qb": emit_qb, "pq": emit_pq}
 def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guarded") -> onnx.ModelProto:
     """The rewritten model, its external weights named as the frozen graph names them.
 
-    Inputs: the decoder's own, without past KV; `cache.N.key|value` (n, Hkv, d) bound to the cache; value segments; the phase.
-    Outputs: logits and `cache_out.N.key|value`, to be bound to the same memory as the inputs.
-    Raises ContractError where a plan and the graph do not belong together.
+    Inputs: the decoder's own, without past KV; `cache.N.key|value` (n, Hkv, d) bound to the cache; value segments; the
+    phase. Outputs: logits and `cache_out.N.key|value`, to be bound to the same memory as the inputs. Raises
+    ContractError where a plan and the graph do not belong together.
     """
     graph = gs.import_onnx(frozen.model)
     _Rewriter(graph, frozen, plan, emission).run()
@@ -143,8 +143,8 @@ def _pair_inputs(pair: KVPair) -> tuple[str, str]:
 def emit_value_segments(builder: NodeBuilder, site: AttentionSite, cache: CacheTensors, dims: CallDims) -> list[Any]:
     """Value prefixes as (n_s, Hkv, 1, dv), the whole cache last.
 
-    A prefix is a second input over the same memory. It must not be read before this call's rows are written, so its shape is
-    computed from the written cache: the data dependency orders the read, and Reshape only renames memory.
+    A prefix is a second input over the same memory. It must not be read before this call's rows are written, so its
+    shape is computed from the written cache: the data dependency orders the read, and Reshape only renames memory.
     """
     whole = builder.reshape(cache.value, builder.ints(-1, site.kv_heads, 1, site.value_dim), "value/whole")
     whole.shape = ["n", site.kv_heads, 1, site.value_dim]

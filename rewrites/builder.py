@@ -49,7 +49,9 @@ class NodeBuilder:
         return self.node("Reshape", [data, shape], name, dtype=data.dtype)
 
     def replay(self, nodes: Iterable[gs.Node], tensors: dict[str, Any]) -> None:
-        """Clone `nodes` in order, reading `tensors` (by the original tensor's name) where it has an entry; add their outputs to it."""
+        """Clone `nodes` in order, reading `tensors` (by the original tensor's name) where it has an entry; add their
+        outputs to it.
+        """
         for original in nodes:
             outputs = []
             for output in original.outputs:

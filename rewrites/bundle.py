@@ -1,7 +1,8 @@
 """A bundle: the rewritten decoder, the frozen reference it came from, and a manifest that says what they are.
 
 The folder holds qbpass.json, decoder.onnx (guarded) or decoder.active.onnx and decoder.native.onnx (specialized),
-reference.onnx and reference.data (the frozen graph and the weights all of these graphs share), and the tokenizer's files.
+reference.onnx and reference.data (the frozen graph and the weights all of these graphs share), and the tokenizer's
+files.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def write_bundle(
 
 
 def _copy_frozen(frozen: Decoder, staging: Path) -> Decoder:
-    """A decoder that was frozen before: its graph and weights come along, since a bundle's weights lie in its folder."""
+    """A decoder that was frozen before comes along with its weights, since a bundle's weights lie in its folder."""
     from dataclasses import replace
 
     for path in (frozen.path, *weight_files(frozen.model, frozen.folder).values()):

@@ -16,8 +16,8 @@ from qbpass.rewrites.plan import RewritePlan
 def cut_site(frozen: Decoder, plan: RewritePlan, site: AttentionSite, emission: Emission) -> onnx.ModelProto:
     """A model of `site` alone, straight-line in the emission's layout.
 
-    Inputs: token ids (1, q) for the number of rows, the site's queries (1, H, q, d) and mask (1, 1, q, n), its written cache
-    `cache_out.N.key|value` (n, Hkv, d), value segments, and the first layer's `cache.N.key` for the key extent.
+    Inputs: token ids (1, q) for the number of rows, the site's queries (1, H, q, d) and mask (1, 1, q, n), its written
+    cache `cache_out.N.key|value` (n, Hkv, d), value segments, and the first layer's `cache.N.key` for the key extent.
     Output: the site's output (1, H, q, dv).
     """
     model = rewrite_graph(frozen, plan, emission)

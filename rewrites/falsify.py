@@ -1,7 +1,7 @@
 """Tries to prove a site's form wrong on this machine: blocks of rows against the same rows alone, byte for byte.
 
-A falsifier can only prove `false`, with a witness. A form it does not falsify is `unknown`, and is what a plan may use until the
-forced replay of the whole model says otherwise.
+A falsifier can only prove `false`, with a witness. A form it does not falsify is `unknown`, and is what a plan may use
+until the forced replay of the whole model says otherwise.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def tail_rule(trial: Trial, pasts: Iterable[int], max_queries: int) -> ExtentRul
     for modulus in (1, 2, 4, 8, 16):
         residues = {extent % modulus for extent in differing}
         claimed = {extent for extent in tried if extent % modulus in residues}
-        # Two sums can agree by chance, most of all in short rows, so a class need not differ at every extent. A rule that
-        # claims too little is caught by the trial that follows; one that claims too much only costs a segment.
+        # Two sums can agree by chance, most of all in short rows, so a class need not differ at every extent. A rule
+        # that claims too little is caught by the trial that follows; one that claims too much only costs a segment.
         if len(differing) >= 0.8 * len(claimed):
             return ExtentRule(modulus, tuple(sorted(residues)))
     return EVERY_ROW_EXACT

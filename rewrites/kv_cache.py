@@ -1,10 +1,10 @@
 """The KV cache: updated in place, read at its exact extent, rolled back by moving a counter.
 
-The export concatenates: present (1, Hkv, n, d) = Concat(past, new), a copy of the whole past in every call. Here a layer's
-cache is one buffer of `capacity` rows, row-major by position, and a call is bound to its first n rows: (n, Hkv, d) is
-contiguous, so the exact extent is a shape, not a copy. ScatterND writes the q new rows into rows past .. n - 1 of the
-buffer it read (input and output bound to the same memory: ONNX Runtime's ScatterND copies only where they differ). Readers
-take the scatter's output, never its input, so the data dependency orders write before read.
+The export concatenates: present (1, Hkv, n, d) = Concat(past, new), a copy of the whole past in every call. Here a
+layer's cache is one buffer of `capacity` rows, row-major by position, and a call is bound to its first n rows: (n, Hkv,
+d) is contiguous, so the exact extent is a shape, not a copy. ScatterND writes the q new rows into rows past .. n - 1 of
+the buffer it read (input and output bound to the same memory: ONNX Runtime's ScatterND copies only where they differ).
+Readers take the scatter's output, never its input, so the data dependency orders write before read.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ def _rows(builder: NodeBuilder, new: Any, width: list[int], part: str) -> Any:
 
 
 def replace_past_shapes(past: Any, site: AttentionSite, width: int, dims: CallDims) -> None:
-    """Every Shape of the exported past input becomes what it was: (1, Hkv, past, d). Other readers are refused by admission."""
+    """Every Shape of the exported past input becomes what it was, (1, Hkv, past, d).
+
+    Other readers are refused by admission.
+    """
     for node in list(past.outputs):
         if node.op != "Shape":
             continue

@@ -1,4 +1,7 @@
-"""qbpass.json: what a bundle is, in a schema with a version. Written and read with pydantic; unknown fields are refused."""
+"""qbpass.json: what a bundle is, in a schema with a version.
+
+Written and read with pydantic; unknown fields are refused.
+"""
 
 from __future__ import annotations
 

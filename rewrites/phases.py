@@ -1,6 +1,7 @@
 """The phases of a speculative transaction and the 4-bit mask that selects where a layout is active.
 
-Source: Phase-Scoped Query Layouts, section 3.4 (target prefill, target continuation, draft prefill, draft continuation).
+Source: Phase-Scoped Query Layouts, section 3.4 (target prefill, target continuation, draft prefill, draft
+continuation).
 """
 
 from __future__ import annotations

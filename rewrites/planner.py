@@ -65,8 +65,8 @@ def _admitted_sites(report: AdmissionReport) -> list[AttentionSite]:
             {d.code for s in report.sites for d in s.diagnostics} | {d.code for d in report.graph_diagnostics}
         )
         raise RewriteRefused(
-            f"{len(report.sites) - len(sites)} of {len(report.sites)} attention sites are refused ({', '.join(codes)}): "
-            "see `qbpass admit` for each site's reason"
+            f"{len(report.sites) - len(sites)} of {len(report.sites)} attention sites are refused "
+            f"({', '.join(codes)}): see `qbpass admit` for each site's reason"
         )
     return sites
 

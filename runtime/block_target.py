@@ -85,7 +85,10 @@ class BlockTarget:
         self._buffers.reserve(rows)
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
-        """The whole prompt in one call, native layout where the phase mask says so. Last row of logits, (1, vocabulary)."""
+        """The whole prompt in one call, native layout where the phase mask says so.
+
+        Last row of logits, (1, vocabulary).
+        """
         logits = np.empty((len(tokens), self.vocab_size), self._logits_dtype)
         with self.guard.at(Stage.PREFILL):
             # Prefill is longer than a block: its value segments all read the whole extent.

@@ -11,7 +11,10 @@ StopReason = Literal["end_of_generation", "max_new_tokens", "context_length"]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """token_ids: generated tokens, the end-of-generation token included. Two endpoints are equal in every field or not equal."""
+    """token_ids: generated tokens, the end-of-generation token included.
+
+    Two endpoints are equal in every field or not equal.
+    """
 
     token_ids: tuple[int, ...]
     end_of_generation: bool

@@ -15,7 +15,10 @@ from qbpass.runtime.verification import verify_greedy
 
 @dataclass(frozen=True)
 class Request:
-    """stop_ids: end-of-generation tokens. k: the most tokens proposed in a round (the target's width bounds it, too)."""
+    """stop_ids: end-of-generation tokens.
+
+    k: the most tokens proposed in a round (the target's width bounds it, too).
+    """
 
     prompt: tuple[int, ...]
     max_new_tokens: int = 128

@@ -1,7 +1,7 @@
 """N-gram drafting (prompt lookup): what followed the last time the sequence ended like this.
 
-Source: Saxena, Prompt Lookup Decoding (2023), as in transformers' `prompt_lookup_num_tokens`; here with an index, so that a
-proposal costs the same at any length.
+Source: Saxena, Prompt Lookup Decoding (2023), as in transformers' `prompt_lookup_num_tokens`; here with an index, so
+that a proposal costs the same at any length.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The phase flag: derived from role and stage, set before anything runs, restored on every exit.
 
-Source: Phase-Scoped Query Layouts, section 3.4. The flag is an input of every call of a guarded graph, so there is no path, with or
-without observers, that runs a graph without it.
+Source: Phase-Scoped Query Layouts, section 3.4. The flag is an input of every call of a guarded graph, so there is no
+path, with or without observers, that runs a graph without it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ NATIVE_ONLY = 0
 
 
 class PhaseGuard:
-    """One engine's flag. `native_only` runs every phase in the exported layout: what speculation without qbpass does."""
+    """One engine's flag.
+
+    `native_only` runs every phase in the exported layout: what speculation without qbpass does.
+    """
 
     def __init__(self, role: Role = Role.TARGET, *, native_only: bool = False):
         self.role = role

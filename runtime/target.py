@@ -27,7 +27,10 @@ class Target(Protocol):
         """Evaluate the prompt as the reference does. Returns the last row of logits, (1, vocabulary)."""
 
     def verify(self, tokens: Sequence[int]) -> np.ndarray:
-        """Evaluate up to max_queries continuation rows. Returns (len(tokens), vocabulary), valid until the next call."""
+        """Evaluate up to max_queries continuation rows.
+
+        Returns (len(tokens), vocabulary), valid until the next call.
+        """
 
     def rollback(self, length: int) -> None:
         """Forget every row from `length` on."""

@@ -7,7 +7,10 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Trace:
-    """rounds: verification calls; rows: continuation rows evaluated. A round commits its accepted tokens and one more."""
+    """rounds: verification calls; rows: continuation rows evaluated.
+
+    A round commits its accepted tokens and one more.
+    """
 
     prompt_tokens: int = 0
     rounds: int = 0

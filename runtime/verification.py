@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verdict:
-    """accepted: leading proposal tokens that the target chose itself. next_token: the target's own choice behind them: a
-    correction where a proposal was rejected, a bonus where all were accepted.
+    """accepted: leading proposal tokens that the target chose itself. next_token: the target's own choice behind them:
+    a correction where a proposal was rejected, a bonus where all were accepted.
     """
 
     accepted: tuple[int, ...]
@@ -26,7 +26,7 @@ class Verdict:
 
 
 def verify_greedy(proposal: Sequence[int], choices: Sequence[int]) -> Verdict:
-    """choices[i]: the target's greedy token behind the pending token and proposal[:i]; len(choices) == len(proposal) + 1.
+    """choices[i]: the target's greedy token behind the pending token and proposal[:i], one more than proposed.
 
     Source: Leviathan et al., Fast Inference from Transformers via Speculative Decoding (2023), with a point-mass draft.
     """

@@ -1,4 +1,5 @@
-"""The forced replay: the reference's own tokens in blocks of every width at every alignment, logits compared byte for byte.
+"""The forced replay: the reference's own tokens in blocks of every width at every alignment, logits compared byte for
+byte.
 
 Endpoints can agree by luck: an argmax forgives. A row of logits does not.
 """

@@ -1,7 +1,7 @@
 """Qualification: every arm on every prompt, endpoints and forced-replay rows against the serial reference.
 
-Arms are interleaved prompt by prompt and their order turns, so that a slow minute of the machine falls on all of them. The first
-prompt is run once before anything is timed.
+Arms are interleaved prompt by prompt and their order turns, so that a slow minute of the machine falls on all of them.
+The first prompt is run once before anything is timed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ def _run_prompt(
 
 
 def _merge(entries: list[Run]) -> Run:
-    """The first endpoint that differs from the first run's, if any: a repeat that differs must not be hidden by a median."""
+    """The first endpoint that differs from the first run's, if any.
+
+    A repeat that differs must not be hidden by a median.
+    """
     odd = next((entry for entry in entries if entry[0] != entries[0][0]), entries[0])
     return odd[0], odd[1], statistics.median(seconds for _, _, seconds in entries)
 

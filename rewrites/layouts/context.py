@@ -16,8 +16,9 @@ from qbpass.rewrites.plan import SiteForm
 class SiteContext:
     """Tensors of one site in the graph being rewritten.
 
-    q_1HqD: queries; key_nHD, value_nHD: the written cache; value_segments: prefixes (n_s, Hkv, 1, dv) of the value cache, the
-    whole of it last; mask: additive, broadcastable to (1, 1, q, n), or None; original: the site's own nodes by output name.
+    q_1HqD: queries; key_nHD, value_nHD: the written cache; value_segments: prefixes (n_s, Hkv, 1, dv) of the value
+    cache, the whole of it last; mask: additive, broadcastable to (1, 1, q, n), or None; original: the site's own nodes
+    by output name.
     """
 
     site: AttentionSite

@@ -9,7 +9,10 @@ from qbpass.rewrites.layouts.context import SiteContext
 
 
 def emit_exported_kv(builder: NodeBuilder, context: SiteContext) -> dict[str, Any]:
-    """The present keys and values in the export's own order, (1, Hkv, n, d): what its Concat made. Keyed by the site's tensors."""
+    """The present keys and values in the export's own order, (1, Hkv, n, d): what its Concat made.
+
+    Keyed by the names of the site's tensors.
+    """
     site = context.site
     tensors: dict[str, Any] = {}
     for name, cache in ((site.k, context.key_nHD), (site.v, context.value_nHD)):

@@ -1,7 +1,7 @@
 """PQ: one attention subgraph a query over the same K and V, then concatenation. Specialised to a width.
 
-Query j reads its Q row, its mask row, and the values up to its own key extent past + j + 1, as it would alone. Slots beyond the
-call's rows are empty tensors and cost next to nothing.
+Query j reads its Q row, its mask row, and the values up to its own key extent past + j + 1, as it would alone. Slots
+beyond the call's rows are empty tensors and cost next to nothing.
 """
 
 from __future__ import annotations

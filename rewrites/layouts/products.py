@@ -1,7 +1,7 @@
 """The two products of attention over the cache's own layout, with their rows formed as the plan says.
 
-K and V are (n, Hkv, d) in memory. `FusedMatMul` with transBatchB reads such a tensor as Hkv matrices of (n, d) with a row
-stride of Hkv * d: neither a transpose nor a copy nor a repeat over the group.
+K and V are (n, Hkv, d) in memory. `FusedMatMul` with transBatchB reads such a tensor as Hkv matrices of (n, d) with a
+row stride of Hkv * d: neither a transpose nor a copy nor a repeat over the group.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def emit_qk(builder: NodeBuilder, qk: gs.Node, q_1HqD: Any, key_nHD: Any, form: 
 def emit_av(builder: NodeBuilder, probs: Any, value: Any, form: ProductForm, row_shape: Any, out_shape: Any) -> Any:
     """(Hkv, G, rows, dv) of probabilities (Hkv, G, rows, n_s) and values (n_s, Hkv, 1, dv).
 
-    row_shape: [Hkv, -1, 1, n_s] under batch (each row its own one-row product, values broadcast over the rows of a head),
-    [Hkv, -1, n_s] under rows.
+    row_shape: [Hkv, -1, 1, n_s] under batch (each row its own one-row product, values broadcast over the rows of a
+    head), [Hkv, -1, n_s] under rows.
     """
     rows = builder.reshape(probs, row_shape, "av/rows")
     if form == "rows":

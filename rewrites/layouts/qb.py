@@ -1,7 +1,7 @@
 """QB: queries as batch entries over shared K and V, only where a probe found that a product's rows must be separated.
 
-Source: Phase-Scoped Query Layouts, sections 3.1 and 3.2. Query j of head a still reads its own Q row, its own mask row and
-KV head a // G; K and V are shared by broadcasting over queries and over the group.
+Source: Phase-Scoped Query Layouts, sections 3.1 and 3.2. Query j of head a still reads its own Q row, its own mask row
+and KV head a // G; K and V are shared by broadcasting over queries and over the group.
 """
 
 from __future__ import annotations
