@@ -33,7 +33,8 @@ class SessionSpec:
         if name not in ort.get_available_providers():
             raise ProviderError(
                 f"{name} is not in this onnxruntime {ort.__version__} "
-                f"(it has {', '.join(ort.get_available_providers())}): install the extra qbpass[cuda] in an environment without the cpu extra, or use --provider cpu"
+                f"(it has {', '.join(ort.get_available_providers())}): install the extra qbpass[cuda] in an "
+                "environment without the cpu extra, or use --provider cpu"
             )
         if self.provider == "cuda":
             return [(name, {"use_tf32": "1" if self.use_tf32 else "0"})]
@@ -84,8 +85,8 @@ def open_session(
         raise ModelFileError(f"ONNX Runtime could not load the graph: {one_line(error)}") from error
     if PROVIDERS[spec.provider] not in session.get_providers():
         raise ProviderError(
-            f"{PROVIDERS[spec.provider]} was asked for and did not load "
-            f"(running: {', '.join(session.get_providers())}): check the CUDA and cuDNN libraries, or use --provider cpu"
+            f"{PROVIDERS[spec.provider]} was asked for and did not load (running: "
+            f"{', '.join(session.get_providers())}): check the CUDA and cuDNN libraries, or use --provider cpu"
         )
     return session
 
