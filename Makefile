@@ -4,7 +4,7 @@
 #   make lint        ruff and mypy
 #   make wheel-test  the house's tests against an installed wheel
 PYTHON ?= python3
-PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP = -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 VENV = .venv
 LINT_VENV = .venv-lint

@@ -54,7 +54,7 @@ def summary(report: dict[str, Any]) -> str:
         for name in ("C_QB", "C_PQ")
     ]
     return (
-        f"What was shown: {'; '.join(parts)}; plain speculation on the exported graph (C_MQ) did so on {plain['equal']} "
+        f"What was shown: {'; '.join(parts)}; plain speculation on the native graph (C_MQ) did so on {plain['equal']} "
         f"of {plain['endpoints']} prompts and in {plain['logit_rows_equal']} of {plain['logit_rows']} rows."
     )
 

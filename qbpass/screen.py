@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-SECONDS_BETWEEN_STEPS, SECONDS_WITHIN_STEP = 1.0, 10.0
+#: Of progress that is not on a terminal: before the first line, between lines, within a step. Quick steps say nothing.
+SECONDS_QUIET, SECONDS_BETWEEN_STEPS, SECONDS_WITHIN_STEP = 2.0, 1.0, 10.0
 PLAIN_WIDTH = 160  # of a pipe or a file: rich would assume 80 columns and fold tables
 
 
@@ -66,7 +67,7 @@ class Steps:
         self._bar = Progress(*columns, console=self._console, transient=True) if self._console.is_terminal else None
         self._task = None if self._bar is None else self._bar.add_task("", total=None)
         self._said = ""
-        self._when = -SECONDS_WITHIN_STEP
+        self._when = time.monotonic() + SECONDS_QUIET - SECONDS_BETWEEN_STEPS
 
     def __enter__(self) -> Steps:
         if self._bar is not None:

@@ -11,7 +11,7 @@ from qbpass.admission_table import show_admission
 from qbpass.commands.options import Json, Provider, Threads, session_spec
 from qbpass.json_file import write_json
 from qbpass.models_at import frozen_decoder
-from qbpass.screen import Steps
+from qbpass.screen import Steps, say
 
 
 def admit(
@@ -34,4 +34,5 @@ def admit(
         write_json(json, report.to_json())
     if json is None or str(json) != "-":
         show_admission(report, every_site=every_site)
+        say("The graph that counts is the frozen one: what ONNX Runtime's own optimizer leaves of the model.")
     raise typer.Exit(0 if report.admitted else 1)

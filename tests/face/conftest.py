@@ -1,0 +1,45 @@
+"""The command line, run in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from qbpass.cli import run
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def qbpass_run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """`qbpass_run(*arguments)`: the exit code and what was printed. An exception that is a bug comes through."""
+
+    def call(*arguments: object) -> Answer:
+        capsys.readouterr()
+        code = run([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return Answer(code, said.out, said.err)
+
+    return call
+
+
+@pytest.fixture
+def mistake(qbpass_run: Callable[..., Answer]) -> Callable[..., str]:
+    """`mistake(*arguments)`: the one line on stderr of a command with exit code 2. Fails where it is not that."""
+
+    def call(*arguments: object) -> str:
+        answer = qbpass_run(*arguments)
+        assert answer.code == 2, answer
+        assert answer.out == ""
+        assert answer.err.startswith("qbpass: "), answer.err
+        assert answer.err.count("\n") == 1, answer.err
+        return answer.err
+
+    return call
