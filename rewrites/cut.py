@@ -17,16 +17,19 @@ def cut_site(frozen: Decoder, plan: RewritePlan, site: AttentionSite, emission: 
     """A model of `site` alone, straight-line in the emission's layout.
 
     Inputs: token ids (1, q) for the number of rows, the site's queries (1, H, q, d) and mask (1, 1, q, n), its written
-    cache `cache_out.N.key|value` (n, Hkv, d), value segments, and the first layer's `cache.N.key` for the key extent.
+    cache `cache_out.N.key|value` (n, Hkv, d), value segments, and the first layer's `cache.N.key` and value segments,
+    whose lengths are the call's extents.
     Output: the site's output (1, H, q, dv).
     """
     model = rewrite_graph(frozen, plan, emission)
     graph = gs.import_onnx(model)
     tensors = graph.tensors()
     first = min(entry.site.layer for entry in plan.sites)
+    # Only the lengths of the first layer's inputs are read (call_dims.py): its heads and widths may be another site's.
+    extent_names = {cache_name(first, "key"), *(segment_name(first, s) for s in range(plan.segments - 1))}
     names = [frozen.contract.input_ids, site.q, cache_name(first, "key")]
     names += [updated_name(site.layer, part) for part in ("key", "value")]
-    names += [segment_name(site.layer, s) for s in range(plan.segments - 1)]
+    names += [segment_name(layer, s) for layer in (first, site.layer) for s in range(plan.segments - 1)]
     if site.mask is not None:
         names.append(site.mask)
     graph.inputs = []
@@ -36,6 +39,8 @@ def cut_site(frozen: Decoder, plan: RewritePlan, site: AttentionSite, emission: 
             continue
         tensor.inputs.clear()
         graph.inputs.append(tensor)
+        if site.layer != first and name in extent_names:
+            tensor.shape = [tensor.shape[0], "any_heads", "any_width"]
     for name in (site.q, site.mask):
         if name is not None:
             tensors[name].dtype = numpy_dtype(site.elem_type)

@@ -68,7 +68,8 @@ class SiteRunner:
             feeds[site.mask] = causal_mask(past, queries, dtype)
         ends = [extent] if self.native else segment_extents(past, queries, self.plan.extents, self.plan.segments)
         for index, end in enumerate(ends[:-1]):
-            feeds[segment_name(site.layer, index)] = operands.value_nHD[:end]
+            for layer in {self.first, site.layer}:  # the first layer's tell the graph the extents
+                feeds[segment_name(layer, index)] = operands.value_nHD[:end]
         output: np.ndarray = self.session.run(None, {k: v for k, v in feeds.items() if k in self.inputs})[0]
         return output
 
