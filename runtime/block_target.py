@@ -12,6 +12,7 @@ from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.extents import ExtentRule, segment_extents
 from qbpass.rewrites.guard import PHASE_INPUT
 from qbpass.rewrites.manifest import Interface
+from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.runtime.buffers import KVBuffers
 from qbpass.runtime.call_error import session_run
 from qbpass.runtime.phase_guard import PhaseGuard, Stage
@@ -34,8 +35,14 @@ class BlockTarget:
         max_queries: int,
         context_length: int | None,
         guard: PhaseGuard | None = None,
+        native_session: Any = None,
+        phase_mask: int = 0,
     ):
+        """native_session, phase_mask: only where `session` is a straight-line graph of the active layout; calls in
+        phases outside the mask run on `native_session`.
+        """
         self.session = session
+        self._native_session, self._phase_mask = native_session, phase_mask
         self.interface = interface
         self.vocab_size = interface.vocab_size
         self.context_length = context_length
@@ -50,8 +57,12 @@ class BlockTarget:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, spec: SessionSpec) -> BlockTarget:
-        """The bundle's guarded graph in a session of its own."""
-        session = open_session(bundle.graph(), spec, weights_folder=bundle.folder)
+        """The bundle's guarded graph in a session of its own, or its two straight-line graphs, which hold the weights
+        twice.
+        """
+        straight = bundle.manifest.emission == "specialized"
+        session = _open(bundle, "decoder.active.onnx" if straight else "decoder.onnx", spec)
+        native_session = _open(bundle, "decoder.native.onnx", spec) if straight else None
         return cls(
             session,
             bundle.manifest.interface,
@@ -60,6 +71,8 @@ class BlockTarget:
             segments=bundle.manifest.segments,
             max_queries=bundle.manifest.max_queries,
             context_length=bundle.manifest.context_length,
+            native_session=native_session,
+            phase_mask=bundle.manifest.phase_mask,
         )
 
     def native(self, spec: SessionSpec) -> BlockTarget:
@@ -73,6 +86,8 @@ class BlockTarget:
             max_queries=self.max_queries,
             context_length=self.context_length,
             guard=PhaseGuard(self.guard.role, native_only=True),
+            native_session=self._native_session,
+            phase_mask=self._phase_mask,
         )
 
     @property
@@ -117,21 +132,33 @@ class BlockTarget:
     def _call(self, tokens: Sequence[int], ends: list[int], logits: np.ndarray) -> None:
         past, full = self._length, ends[-1]
         names = self.interface
-        binding = self.session.io_binding()
+        session = self._graph_for(self.guard.value)
+        binding = session.io_binding()
         feeds = {
             names.input_ids: np.array([tokens], np.int64),
             names.attention_mask: np.ones((1, full), np.int64),
             names.position_ids: np.arange(past, full, dtype=np.int64)[None],
-            PHASE_INPUT: np.array(self.guard.value, np.int64),
         }
+        if self._native_session is None:
+            feeds[PHASE_INPUT] = np.array(self.guard.value, np.int64)
         for name, array in feeds.items():
             if name is not None:
                 binding.bind_cpu_input(name, array)
         self._buffers.bind(binding, ends)
         shape = (1, *logits.shape)
         binding.bind_output(names.logits, "cpu", 0, logits.dtype, shape, logits.ctypes.data)
-        session_run(self.session, binding)
+        session_run(session, binding)
         self._length = full
+
+    def _graph_for(self, phase: int) -> Any:
+        """A guarded graph decides for itself; a straight-line graph runs only in the phases of its layout."""
+        if self._native_session is None or layout_active(Phase(phase), self._phase_mask):
+            return self.session
+        return self._native_session
+
+
+def _open(bundle: Bundle, graph: str, spec: SessionSpec) -> Any:
+    return open_session(bundle.graph(graph), spec, weights_folder=bundle.folder)
 
 
 _LOGITS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
