@@ -4,7 +4,8 @@
 #   make lint        ruff and mypy
 #   make wheel-test  the house's tests against an installed wheel
 PYTHON ?= python3
-PIP = -m pip install -qq --disable-pip-version-check -c constraints.txt
+# --no-compile: what is never imported need not be compiled, and torch has much of that.
+PIP = -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
 VENV = .venv
 LINT_VENV = .venv-lint
