@@ -1,10 +1,15 @@
-"""Exports that the tests share: made once a machine, and kept in qbpass's cache folder."""
+"""Exports that the tests share: made once a machine, and kept in qbpass's cache folder.
+
+No folder beside this file may be called qbpass: pytest puts this folder on sys.path, where such a folder would be found
+as the package `qbpass` before an editable install is asked. The tests of qbpass/evidence lie in tests/evidence.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
 from qbpass.models.export import cached_export
 from qbpass.models.loading import load_decoder
 from qbpass.models.session import SessionSpec

@@ -1,4 +1,4 @@
-"""What tests of rewritten decoders share: plans without a falsifier's run, targets over them, and the product's own replay."""
+"""What tests of rewritten decoders share: plans, targets over them, and the product's own replay."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
+
 from qbpass.admission.admit import admit
 from qbpass.admission.site import AttentionSite
 from qbpass.evidence.forced_replay import ReplayCount, replay, serial_rows
