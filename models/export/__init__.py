@@ -1,4 +1,4 @@
-"""Exporting a decoder to ONNX: from a Hugging Face folder, a .gguf file or a builtin model. Needs the extra `export`."""
+"""Exporting decoders to ONNX: Hugging Face folders, .gguf files and builtin models. Needs the extra `export`."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from qbpass.models.errors import ExportError
 class AttentionForm:
     """One way to write attention.
 
-    name: what the user asks for; implementation: what transformers calls it; opset: the default; lowest, highest: the opsets
-    the form can be written at (None: no bound). `sdpa` stays below 23, where the exporter would write an Attention node.
+    name: what the user asks for; implementation: what transformers calls it; opset: the default; lowest, highest: the
+    opsets the form can be written at (None: no bound). At 23 the exporter would write `sdpa` as an Attention node.
     """
 
     name: str

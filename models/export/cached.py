@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from importlib import metadata
 from pathlib import Path
@@ -42,6 +43,11 @@ def cached_export(
 def _key(source: str, chosen: Builtin, attention: str, opset: int) -> str:
     parts = [chosen.identity, attention, str(opset)]
     parts += [f"{package} {metadata.version(package)}" for package in VERSIONED]
-    parts += [file.read_text(encoding="utf-8") for file in sorted(Path(__file__).parent.glob("*.py"))]
+    parts += [_code(file) for file in sorted(Path(__file__).parent.glob("*.py"))]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return f"{source.partition(':')[2]}-{attention}-opset{opset}-{digest[:16]}"
+
+
+def _code(file: Path) -> str:
+    """A file's code without its comments and layout: a remark corrected is no reason to export again."""
+    return ast.dump(ast.parse(file.read_text(encoding="utf-8")))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from qbpass.models.errors import ExportError
+from qbpass.models.export.gguf_reading import read_once
 from qbpass.models.export.loaded import LoadedModel, Progress
-from qbpass.models.export.requirements import require
+from qbpass.models.export.requirements import quiet, require
+from qbpass.models.session import one_line
 
 
 def load_gguf(path: Path, implementation: str, progress: Progress) -> LoadedModel:
@@ -20,18 +22,13 @@ def load_gguf(path: Path, implementation: str, progress: Progress) -> LoadedMode
     progress("loading transformers", None)
     torch, transformers = require("torch"), require("transformers")
     progress(f"dequantizing {path.name}", None)
-    folder, name = str(path.absolute().parent), path.name
+    folder, local = str(path.absolute().parent), {"gguf_file": path.name, "local_files_only": True}
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            gguf_file=name,
-            local_files_only=True,
-            trust_remote_code=False,
-            dtype=torch.float32,
-            attn_implementation=implementation,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ExportError(f"transformers could not load {path}: {first}") from error
+        with read_once(), quiet():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **local)
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, trust_remote_code=False, dtype=torch.float32, attn_implementation=implementation, **local
+            )
+    except (OSError, LookupError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise ExportError(f"transformers could not load {path}: {one_line(error)}") from error
     return LoadedModel(model.eval(), lambda out: tokenizer.save_pretrained(str(out)))

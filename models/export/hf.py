@@ -1,4 +1,4 @@
-"""A Hugging Face folder: config.json, safetensors and tokenizer files, all local, nothing executed and nothing unpickled."""
+"""A Hugging Face folder: config.json, safetensors and tokenizer files. Nothing is executed, nothing unpickled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKENIZER_FILES = (
 def load_hf(folder: Path, implementation: str, progress: Progress) -> LoadedModel:
     """The causal language model in `folder`, float32. Local files only, safetensors only, never code from the folder.
 
-    Raises ExportError where the folder has no config.json, no safetensors or no tokenizer.json, or transformers can't load it.
+    Raises ExportError where config.json, safetensors or tokenizer.json are missing, or transformers can't load them.
     """
     _check_folder(folder)
     progress("loading transformers", None)

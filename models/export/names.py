@@ -10,7 +10,10 @@ QUERY_DIM, PAST_DIM, TOTAL_DIM = "sequence_length", "past_sequence_length", "tot
 
 
 def input_names(layers: int) -> list[str]:
-    """input_ids (1, q), attention_mask (1, past + q), position_ids (1, q), then past_key_values.N.key|value (1, kv_heads, past, head_dim)."""
+    """The token inputs, then past_key_values.N.key|value.
+
+    input_ids (1, q), attention_mask (1, past + q), position_ids (1, q); each past (1, kv_heads, past, head_dim).
+    """
     return [*TOKEN_INPUTS, *(f"past_key_values.{layer}.{part}" for layer in range(layers) for part in ("key", "value"))]
 
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 from qbpass.models.errors import ExportError
@@ -28,3 +33,19 @@ def check_extra() -> None:
 
 def _missing(module: str) -> ExportError:
     return ExportError(f"exporting needs {module}, which is not installed: pip install 'qbpass[export]'")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside the block, libraries' advice to developers and progress bars stay off the user's terminal."""
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "transformers")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # progress bars write there
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -28,7 +28,7 @@ def export_source(
 
     source: a Hugging Face folder (config.json and safetensors), a .gguf file, `builtin:smollm2-135m` or `builtin:tiny`.
     attention: eager | sdpa | onnx; opset: the form's default where None. `out` appears whole or not at all.
-    Raises ExportError for a source, a form or a folder that can't be used, or where the extra `export` is not installed.
+    Raises ExportError where a source, form or folder can't be used, or the extra `export` is not installed.
     """
     report = progress or silent
     form = attention_form(attention)

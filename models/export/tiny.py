@@ -1,4 +1,4 @@
-"""`builtin:tiny`: a seeded random decoder with grouped queries, small enough to export in seconds and to test everything on."""
+"""`builtin:tiny`: a seeded random decoder with grouped queries, small enough to test everything on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from qbpass.models.export.requirements import require
 SEED = 20240607
 EOS_TOKEN = "<|end|>"
 CONTEXT_LENGTH = 512
-# Wide enough that greedy text wanders, narrow enough that it comes back to earlier phrases: a lookup draft hits some of the time.
+# Wide enough that greedy text wanders, narrow enough that it comes back to earlier phrases: lookup drafts hit at times.
 WEIGHT_STD = 0.1
 
 
 def load_tiny(implementation: str, progress: Progress) -> LoadedModel:
-    """A Llama-like decoder: hidden 64, 4 query heads over 2 KV heads of 16, 3 layers, bytes as tokens. The same weights every time."""
+    """A Llama-like decoder, the same every time: 3 layers, 4 query heads over 2 KV heads, bytes as tokens."""
     progress("making the tiny model", None)
     torch, transformers = require("torch"), require("transformers")
     tokenizer = byte_tokenizer()
