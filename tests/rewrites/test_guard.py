@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from decoder_blocks import block_target, plan_of, random_tokens
+
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.phases import ALL_PHASES, Phase, guard_table, layout_active
 from qbpass.runtime.block_target import BlockTarget
