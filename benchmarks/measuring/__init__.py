@@ -1,0 +1,1 @@
+"""What the benchmark scripts share: interleaved timing, byte checks, options and output."""
