@@ -15,7 +15,7 @@ class NgramDrafter:
     sizes: suffix lengths tried, longest first.
     """
 
-    def __init__(self, sizes: Sequence[int] = (3, 2)):
+    def __init__(self, sizes: Sequence[int] = (4, 3, 2, 1)):
         if not sizes or min(sizes) < 1:
             raise ValueError("n-gram sizes must be positive")
         self.sizes = tuple(sorted(set(sizes), reverse=True))
