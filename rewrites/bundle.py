@@ -30,6 +30,7 @@ from qbpass.models.session import SessionSpec, one_line
 from qbpass.rewrites.apply import Emission, rewrite_graph
 from qbpass.rewrites.extents import ExtentRule
 from qbpass.rewrites.manifest import MANIFEST_FILE, Interface, Manifest, PlannedSite
+from qbpass.rewrites.phases import PREFILL_PHASES
 from qbpass.rewrites.plan import Layout, RewritePlan, SitePlan
 from qbpass.rewrites.planner import make_plan
 
@@ -156,12 +157,18 @@ def _planned(entry: SitePlan) -> PlannedSite:
 
 
 def _publish(staging: Path, folder: Path) -> None:
-    """Swap the finished folder in: the old bundle is moved aside first and removed last."""
+    """Swap the finished folder in: the old bundle is moved aside first, comes back where that fails, and goes last."""
     old = None
     if folder.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
         folder.replace(old / "bundle")
-    staging.replace(folder)
+    try:
+        staging.replace(folder)
+    except OSError:
+        if old is not None:
+            (old / "bundle").replace(folder)
+            old.rmdir()
+        raise
     folder.chmod(0o755)
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
@@ -205,12 +212,11 @@ def check_recipe(bundle: Bundle, spec: SessionSpec) -> Recipe:
 
 
 def plan_for(bundle: Bundle, layout: Layout, spec: SessionSpec) -> RewritePlan:
-    """A plan of another layout over the bundle's own reference, with the bundle's phases and width."""
+    """A plan of another layout over the bundle's own reference, its width and phases (for PQ: those it can have)."""
     report = admit(bundle.reference)
     manifest = bundle.manifest
-    return make_plan(
-        bundle.reference, report, layout, spec, phase_mask=manifest.phase_mask, max_queries=manifest.max_queries
-    )
+    phase_mask = manifest.phase_mask & ~PREFILL_PHASES if layout == "pq" else manifest.phase_mask
+    return make_plan(bundle.reference, report, layout, spec, phase_mask=phase_mask, max_queries=manifest.max_queries)
 
 
 def _first(error: ValidationError) -> str:

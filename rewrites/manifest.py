@@ -5,7 +5,7 @@ Written and read with pydantic; unknown fields are refused.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,6 +14,9 @@ from qbpass.models.recipe import Recipe
 
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "qbpass.json"
+
+#: A file in the bundle's own folder: a bundle from a stranger can name none outside it.
+PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 
 
 class _Frozen(BaseModel):
@@ -88,4 +91,4 @@ class Manifest(_Frozen):
     eos_token_ids: tuple[int, ...]
     recipe: Recipe
     files: dict[str, str]  # file in the bundle -> SHA-256
-    tokenizer_files: tuple[str, ...]
+    tokenizer_files: tuple[PlainName, ...]

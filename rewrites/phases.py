@@ -19,6 +19,7 @@ class Phase(IntFlag):
 
 
 ALL_PHASES = 15
+PREFILL_PHASES = int(Phase.TARGET_PREFILL | Phase.DRAFT_PREFILL)
 
 
 def layout_active(phase: Phase, mask: int) -> bool:

@@ -11,6 +11,7 @@ from qbpass.models.decoder import Decoder
 from qbpass.models.errors import QbpassError
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.falsify import SiteFalsifier, tail_rule
+from qbpass.rewrites.phases import PREFILL_PHASES
 from qbpass.rewrites.plan import Layout, ProductForm, RewritePlan, SiteForm, SitePlan
 
 #: QB's forms, cheapest first: only what must be separated is separated.
@@ -42,8 +43,13 @@ def make_plan(
 ) -> RewritePlan:
     """A plan for every site of an admitted decoder. Runs the falsifier once for each distinct kind of site.
 
-    Raises RewriteRefused with the codes, or with the witness that falsified the last form.
+    Raises RewriteRefused with the codes, with the witness that falsified the last form, or where PQ is to be active in
+    prefill: it has a slot for each of max_queries rows and would drop the others.
     """
+    if layout == "pq" and phase_mask & PREFILL_PHASES:
+        raise RewriteRefused(
+            f"layout pq has slots for {max_queries} queries, and a prompt has more: leave 1 and 4 out of the phase mask"
+        )
     sites = _admitted_sites(report)
     chosen: dict[tuple[Any, ...], tuple[SiteForm, dict[str, Any]]] = {}
     plans = []
