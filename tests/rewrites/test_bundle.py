@@ -1,0 +1,236 @@
+"""A bundle is whole or not there, says what it is, and is refused in one line where it is not what it says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decoder_blocks import SPEC, plan_of
+
+from qbpass.admission.admit import admit
+from qbpass.models.decoder import Decoder
+from qbpass.models.errors import BundleError, QbpassError
+from qbpass.models.session import SessionSpec, open_session
+from qbpass.rewrites import bundle as bundle_module
+from qbpass.rewrites.bundle import Bundle, check_recipe, open_bundle, plan_for, write_bundle
+from qbpass.rewrites.manifest import MANIFEST_FILE
+from qbpass.rewrites.plan import Layout, RewritePlan
+
+
+@pytest.fixture
+def copy(tiny_bundle: Bundle, tmp_path: Path) -> Path:
+    """A bundle to damage."""
+    folder = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle.folder, folder)
+    return folder
+
+
+@pytest.fixture
+def quick(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Decoder:
+    """A frozen decoder whose plan is known: writing it takes no falsifier's run."""
+    plans: dict[str, Callable[..., RewritePlan]] = {
+        "make_plan": lambda frozen, report, layout, spec, **kw: plan_of(tiny_bundle, layout)
+    }
+    for name, stand_in in plans.items():
+        monkeypatch.setattr(bundle_module, name, stand_in)
+    return tiny_bundle.reference
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    change(manifest)
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_a_written_bundle_opens_as_what_was_written(tiny_bundle: Bundle) -> None:
+    again = open_bundle(tiny_bundle.folder)
+    assert again.manifest == tiny_bundle.manifest
+    assert again.reference.contract == tiny_bundle.reference.contract
+    assert again.reference.eos_token_ids == tiny_bundle.reference.eos_token_ids
+    assert again.extents == tiny_bundle.extents
+    assert again.graph() == (tiny_bundle.folder / "decoder.onnx").read_bytes()
+    assert {"tokenizer.json", "config.json"} <= again.reference.tokenizer_files.keys()
+    assert check_recipe(again, SPEC) == again.manifest.recipe
+
+
+def test_a_bundle_moves_with_its_folder(copy: Path) -> None:
+    moved = copy.rename(copy.with_name("moved"))
+    bundle = open_bundle(moved)
+    assert check_recipe(bundle, SPEC) == bundle.manifest.recipe
+    assert open_session(bundle.graph(), SPEC, weights_folder=moved)
+
+
+def test_a_bundle_holds_the_weights_once(tiny_bundle: Bundle) -> None:
+    sizes = {path.name: path.stat().st_size for path in tiny_bundle.folder.iterdir()}
+    assert set(sizes) >= {"decoder.onnx", "reference.onnx", "reference.data", MANIFEST_FILE}
+    assert sizes["decoder.onnx"] < sizes["reference.data"] / 2
+
+
+def test_a_frozen_decoder_is_bundled_without_touching_where_it_lies(
+    tiny_bundle: Bundle, quick: Decoder, tmp_path: Path
+) -> None:
+    before = contents(tiny_bundle.folder)
+    bundle, plan, report = write_bundle(quick, tmp_path / "again", "qb", SPEC)
+    assert contents(tiny_bundle.folder) == before
+    assert contents(bundle.folder)["reference.data"] == before["reference.data"]
+    assert plan.layout == "qb"
+    assert report.admitted
+    assert [path.name for path in tmp_path.iterdir()] == ["again"]
+
+
+def test_specialized_bundles_hold_one_graph_a_layout_and_no_guarded_one(quick: Decoder, tmp_path: Path) -> None:
+    bundle = write_bundle(quick, tmp_path / "two", "qb", SPEC, emit="specialized")[0]
+    assert bundle.graph("decoder.active.onnx") != bundle.graph("decoder.native.onnx")
+    with pytest.raises(BundleError, match=r"has no decoder\.onnx \(it was written with --emit specialized\)"):
+        bundle.graph()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / MANIFEST_FILE).unlink(), r"is not a bundle \(no qbpass.json\)"),
+        (lambda f: (f / MANIFEST_FILE).write_text("{"), "is not a manifest this qbpass reads"),
+        (lambda f: (f / MANIFEST_FILE).write_bytes(b"\xff\xfe"), "is not a manifest this qbpass reads"),
+        (lambda f: edit(f, lambda m: m.update(surprise=1)), r"surprise: Extra inputs are not permitted"),
+        (lambda f: edit(f, lambda m: m["recipe"].update(surprise=1)), r"recipe\.surprise: Extra inputs"),
+        (lambda f: edit(f, lambda m: m.pop("layout")), "layout: Field required"),
+        (lambda f: edit(f, lambda m: m.update(schema_version=2)), "schema_version"),
+        (lambda f: edit(f, lambda m: m.update(phase_mask=16)), "phase_mask"),
+        (lambda f: edit(f, lambda m: m.update(tokenizer_files=["../stranger.json"])), "tokenizer_files"),
+        (lambda f: edit(f, lambda m: m.update(tokenizer_files=["/etc/hostname"])), "tokenizer_files"),
+        (lambda f: edit(f, lambda m: m["interface"].update(vocab_size=9)), "is not the graph the manifest describes"),
+        (lambda f: edit(f, lambda m: m["interface"].update(input_ids="x")), "is not the graph the manifest describes"),
+        (lambda f: (f / "reference.onnx").unlink(), "reference.onnx"),
+        (lambda f: (f / "reference.onnx").write_bytes(b"no model"), "reference.onnx"),
+    ],
+)
+def test_a_damaged_bundle_is_refused_in_one_line(copy: Path, damage: Callable[[Path], None], message: str) -> None:
+    damage(copy)
+    with pytest.raises(QbpassError, match=message) as raised:
+        open_bundle(copy)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_manifest_too_large_to_be_one_is_not_read(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_module, "MAX_MANIFEST_BYTES", 100)
+    with pytest.raises(BundleError, match="is larger than 100 bytes"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize("damage", [lambda p: p.unlink(), lambda p: p.write_bytes(p.read_bytes() + b"\0")])
+def test_a_rewritten_graph_that_is_not_the_manifests_is_not_run(copy: Path, damage: Callable[[Path], None]) -> None:
+    bundle = open_bundle(copy)
+    damage(copy / "decoder.onnx")
+    with pytest.raises(BundleError, match=r"decoder\.onnx is missing or not the file the manifest names") as raised:
+        bundle.graph()
+    assert "\n" not in str(raised.value)
+
+
+def test_other_threads_are_another_recipe(copy: Path) -> None:
+    edit(copy, lambda m: m["recipe"].update(threads=3))
+    with pytest.raises(BundleError, match="threads: bundle 3, this process 2") as raised:
+        check_recipe(open_bundle(copy), SPEC)
+    assert "\n" not in str(raised.value)
+    assert check_recipe(open_bundle(copy), SessionSpec(threads=3)).threads == 3
+
+
+def test_changed_weights_are_another_recipe(copy: Path) -> None:
+    weights = copy / "reference.data"
+    data = bytearray(weights.read_bytes())
+    data[1000] ^= 1
+    weights.write_bytes(bytes(data))
+    with pytest.raises(BundleError, match=r"weights reference\.data: bundle .*, this process"):
+        check_recipe(open_bundle(copy), SPEC)
+
+
+def test_many_differences_are_still_one_line(copy: Path) -> None:
+    edit(copy, lambda m: m["recipe"].update(threads=3, processor="other", instruction_sets=["none"], ort_version="0.1"))
+    with pytest.raises(BundleError, match=r"\(and 1 more\)") as raised:
+        check_recipe(open_bundle(copy), SPEC)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("layout", "mask"), [("qb", 11), ("pq", 10)])
+def test_another_layout_is_planned_for_the_bundles_phases_as_far_as_it_can_have_them(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout, mask: int
+) -> None:
+    edit(copy, lambda m: m.update(phase_mask=11))
+    asked: dict[str, object] = {}
+    monkeypatch.setattr(bundle_module, "make_plan", lambda *args, **options: asked.update(options))
+    plan_for(open_bundle(copy), layout, SPEC)
+    assert asked == {"phase_mask": mask, "max_queries": 4}
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("where", ["rewrite_graph", "_manifest", "admit", "make_plan"])
+def test_a_crash_while_writing_leaves_the_earlier_bundle_whole_and_nothing_behind(
+    copy: Path, quick: Decoder, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    before, beside = contents(copy), sorted(path.name for path in copy.parent.iterdir())
+
+    def crash(*args: object, **kwargs: object) -> None:
+        raise Crash
+
+    monkeypatch.setattr(bundle_module, where, crash)
+    with pytest.raises(Crash):
+        write_bundle(quick, copy, "qb", SPEC)
+    assert contents(copy) == before
+    assert sorted(path.name for path in copy.parent.iterdir()) == beside
+    open_bundle(copy).graph()
+
+
+def test_an_earlier_bundle_comes_back_where_the_new_one_can_not_be_moved_in(
+    copy: Path, quick: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, replace = contents(copy), Path.replace
+
+    def full_disk(self: Path, target: Path) -> Path:
+        if (self / MANIFEST_FILE).is_file() and target == copy and self.name != "bundle":
+            raise OSError("no space left")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", full_disk)
+    with pytest.raises(OSError, match="no space left"):
+        write_bundle(quick, copy, "qb", SPEC)
+    assert contents(copy) == before
+    assert [path.name for path in copy.parent.iterdir()] == ["bundle"]
+
+
+def test_a_bundle_is_replaced_whole(copy: Path, quick: Decoder) -> None:
+    (copy / "left over").write_text("from an older bundle")
+    write_bundle(quick, copy, "pq", SPEC)
+    assert open_bundle(copy).manifest.layout == "pq"
+    assert not (copy / "left over").exists()
+    assert [path.name for path in copy.parent.iterdir()] == ["bundle"]
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(quick: Decoder, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "cat.jpg").write_bytes(b"cat")
+    with pytest.raises(BundleError, match="is not empty and not a bundle: choose another folder"):
+        write_bundle(quick, folder, "qb", SPEC)
+    assert contents(folder) == {"cat.jpg": b"cat"}
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+def test_an_empty_folder_may_be_filled(quick: Decoder, tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    assert write_bundle(quick, folder, "qb", SPEC)[0].folder == folder
+
+
+def test_the_report_of_the_bundles_reference_is_the_one_it_was_written_from(tiny_bundle: Bundle) -> None:
+    report = admit(tiny_bundle.reference)
+    assert [site.name for site in report.sites] == [site.name for site in tiny_bundle.manifest.sites]
