@@ -1,7 +1,8 @@
 """One attention site as it stands in the frozen graph, in three layouts: native (as exported), PQ and QB.
 
-Native gets its K and V in the export's own order, PQ and QB in the cache's, so no form pays for another's layout. Every row is
-compared, byte for byte, with the same row evaluated alone by the frozen graph's own site at its exact key extent.
+Native gets its K and V in the export's own order, so it pays for none of our layouts; PQ and QB get them in the
+cache's. Every row is compared, byte for byte, with the same row evaluated alone by the frozen graph's own site
+at its exact key extent.
 """
 
 from __future__ import annotations
@@ -68,14 +69,12 @@ class Subject:
         return BoundCall(self.sessions[form], feeds, site.output, (1, site.heads, queries, site.value_dim))
 
     def _native_feeds(self, past: int, extent: int) -> dict[str, np.ndarray]:
-        pair = next(pair for pair in self.frozen.contract.kv if pair.layer == self.site.layer)
-        feeds = {}
-        for present, before, rows in (
-            (self.site.k, pair.past_key, self.operands.key_nHD),
-            (self.site.v, pair.past_value, self.operands.value_nHD),
-        ):
-            feeds[present] = aligned(rows[:extent].transpose(1, 0, 2)[None])
-            feeds[before] = aligned(rows[:past].transpose(1, 0, 2)[None])  # read for its shape only
+        dtype = self.operands.key_nHD.dtype
+        operands = ((self.site.k, self.operands.key_nHD), (self.site.v, self.operands.value_nHD))
+        feeds = {name: aligned(rows[:extent].transpose(1, 0, 2)[None]) for name, rows in operands}
+        for pair in self.frozen.contract.kv:  # read for their shapes only, and in some exports one layer's for all
+            feeds[pair.past_key] = np.zeros((1, pair.kv_heads, past, pair.key_dim), dtype)
+            feeds[pair.past_value] = np.zeros((1, pair.kv_heads, past, pair.value_dim), dtype)
         return feeds
 
     def _cache_feeds(self, form: str, past: int, queries: int) -> dict[str, np.ndarray]:
@@ -113,7 +112,7 @@ def prepare(frozen: Decoder, queries: int, reach: int, spec: SessionSpec, steps:
 def measure_extent(subject: Subject, extent: int, queries: int, rounds: int, steps: Steps) -> dict[str, Any]:
     """Bytes at four alignments from `extent` on, then speeds at `extent`."""
     steps.text(f"{subject.name}, n {extent}: comparing bytes")
-    equal = {form: True for form in ("native", "pq", "qb")}
+    equal = dict.fromkeys(("native", "pq", "qb"), True)
     qb_is_pq = True
     for shift in range(ALIGNMENTS):
         past = extent - queries + shift
@@ -141,8 +140,9 @@ def measure_extent(subject: Subject, extent: int, queries: int, rounds: int, ste
 
 
 @contextmanager
-def exported(heads: int, kv_heads: int, head_dim: int, steps: Steps) -> Iterator[Path]:
+def exported(geometry: tuple[int, int, int], steps: Steps) -> Iterator[Path]:
     """A one-layer decoder of that attention geometry with eager attention, everything else as small as it can be."""
+    heads, kv_heads, head_dim = geometry
     from qbpass.models.export.requirements import require
     from qbpass.models.export.torch_export import write_onnx
 
@@ -178,7 +178,7 @@ def subjects(options: argparse.Namespace, reach: int, steps: Steps) -> Iterator[
             yield prepare(frozen, options.queries, reach, spec, steps)
             return
         for index, geometry in enumerate(ALL_GEOMETRIES if options.all else (options.geometry,)):
-            with exported(*geometry, steps) as export:
+            with exported(geometry, steps) as export:
                 frozen = freeze(load_decoder(export), Path(folder) / str(index), spec)
             yield prepare(frozen, options.queries, reach, spec, steps)
 
@@ -198,7 +198,10 @@ def measure(options: argparse.Namespace, steps: Steps) -> dict[str, Any]:
 def show(results: dict[str, Any]) -> None:
     cases = results["cases"]
     columns = [("heads", False), ("n", True), ("q", True), ("native ms", True), ("PQ ms", True), ("QB ms", True)]
-    columns += [(f"{form} = serial", False) for form in ("native", "PQ", "QB")] + [("QB = PQ", False), ("QB form", False)]
+    columns += [(f"{form} = serial", False) for form in ("native", "PQ", "QB")] + [
+        ("QB = PQ", False),
+        ("QB form", False),
+    ]
     rows = []
     for case in cases:
         forms = ("native", "pq", "qb")
@@ -215,7 +218,9 @@ def show(results: dict[str, Any]) -> None:
 
 def options() -> argparse.Namespace:
     made = parser(__doc__, rounds=100, bundle=False)
-    made.add_argument("--geometry", type=geometry, default=(32, 8, 128), metavar="H/HKV/D", help="default: 32/8/128")
+    made.add_argument(
+        "--geometry", type=heads_and_width, default=(32, 8, 128), metavar="H/HKV/D", help="default: 32/8/128"
+    )
     made.add_argument("--n", type=positive, default=1024, metavar="N", help="key extent (default: %(default)s)")
     made.add_argument("--queries", type=positive, default=4, metavar="N", help="rows a call (default: %(default)s)")
     made.add_argument("--all", action="store_true", help="32/8/128 and 9/3/64 at n 256, 1024 and 4096")
@@ -223,7 +228,7 @@ def options() -> argparse.Namespace:
     return made.parse_args()
 
 
-def geometry(text: str) -> tuple[int, int, int]:
+def heads_and_width(text: str) -> tuple[int, int, int]:
     heads, kv_heads, head_dim = (positive(part) for part in text.split("/"))
     if heads % kv_heads:
         raise argparse.ArgumentTypeError(f"{kv_heads} KV heads don't divide {heads} heads")

@@ -1,7 +1,8 @@
 """Serial decoding as qbpass runs it (R) against the loops a user would write over the same frozen graph.
 
-numpy: `session.run` with numpy arrays in and out. bound: present outputs of one call passed on as OrtValues. Both have a session
-of their own with ONNX Runtime's default options. Tokens and every row of logits are compared, byte for byte.
+numpy: `session.run` with numpy arrays in and out. bound: present outputs of one call passed on as OrtValues.
+They share a session with ONNX Runtime's default options, R has its own. Tokens and rows of logits are compared,
+byte for byte.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def show(results: dict[str, Any]) -> None:
 def options() -> argparse.Namespace:
     made = parser(__doc__, rounds=7)
     made.add_argument("--prompt", type=positive, default=32, metavar="N", help="prompt tokens (default: %(default)s)")
-    made.add_argument("--tokens", type=positive, default=64, metavar="N", help="generated tokens (default: %(default)s)")
+    made.add_argument(
+        "--tokens", type=positive, default=64, metavar="N", help="generated tokens (default: %(default)s)"
+    )
     return made.parse_args()
 
 

@@ -1,7 +1,7 @@
 """What a verification step costs outside ONNX Runtime: binding, drafting, acceptance.
 
-One request with n-gram drafting through the engine. Each step is split by clocks around the session's call and around the
-target's `verify`. The endpoint is compared with serial decoding's.
+One request through the engine, serial and with n-gram drafting. Each step is split by clocks around the
+session's call and around the target's `verify`. The endpoint is compared with serial decoding's.
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ def show(results: dict[str, Any]) -> None:
 def options() -> argparse.Namespace:
     made = parser(__doc__, rounds=3)
     made.add_argument("--prompt", type=positive, default=256, metavar="N", help="prompt tokens (default: %(default)s)")
-    made.add_argument("--tokens", type=positive, default=64, metavar="N", help="generated tokens (default: %(default)s)")
+    made.add_argument(
+        "--tokens", type=positive, default=64, metavar="N", help="generated tokens (default: %(default)s)"
+    )
     return made.parse_args()
 
 

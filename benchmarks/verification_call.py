@@ -1,7 +1,8 @@
 """A whole verification call of a bundle behind about --past rows, averaged over four alignments of the past.
 
-Forms: the reference's own one-row call (R), a block on the frozen graph (native), a block in the guarded graph's native branch
-(guarded native), QB and PQ. A form's rows are compared, byte for byte, with the same rows decoded one at a time.
+Forms: the reference's own one-row call (R), a block on the frozen graph (native), a block in the guarded
+graph's native branch (guarded native), QB and PQ. Rows are compared, byte for byte, with the same rows decoded
+one at a time.
 """
 
 from __future__ import annotations
@@ -163,7 +164,9 @@ def show(results: dict[str, Any]) -> None:
 
 def options() -> argparse.Namespace:
     made = parser(__doc__, rounds=20)
-    made.add_argument("--past", type=positive, default=1000, metavar="N", help="rows in the cache (default: %(default)s)")
+    made.add_argument(
+        "--past", type=positive, default=1000, metavar="N", help="rows in the cache (default: %(default)s)"
+    )
     return made.parse_args()
 
 

@@ -11,7 +11,7 @@ ALIGNMENT = 64  # what ONNX Runtime's own allocator gives, and so what the produ
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
-    """A contiguous copy at a cache line's start: numpy's own arrays begin anywhere, and wide loads would straddle lines."""
+    """A contiguous copy at a cache line's start. numpy's own arrays begin anywhere: wide loads would straddle lines."""
     raw = np.empty(array.nbytes + ALIGNMENT, np.uint8)
     offset = -raw.ctypes.data % ALIGNMENT
     placed = raw[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -20,7 +20,10 @@ def aligned(array: np.ndarray) -> np.ndarray:
 
 
 class BoundCall:
-    """`feeds` bound by address (so a prefix of a buffer costs nothing) and one output. Inputs the session lacks are left out."""
+    """`feeds` bound by address, so that a prefix of a buffer costs nothing, and one output.
+
+    Feeds that the session has no input for are left out. Raises KeyError for an input without a feed.
+    """
 
     def __init__(self, session: Any, feeds: Mapping[str, np.ndarray], output: str, shape: tuple[int, ...]):
         self.session = session

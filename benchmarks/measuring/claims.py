@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from measuring.interleaved import Ratio
-
 from qbpass.screen import say, table
 
 ABSENT = "–"

@@ -37,7 +37,9 @@ class Timings:
 
     def mean_over(self, groups: Mapping[str, Iterable[str]]) -> Timings:
         """New forms, each the round-by-round mean of several."""
-        return Timings({name: np.mean([self.seconds[form] for form in forms], axis=0) for name, forms in groups.items()})
+        return Timings(
+            {name: np.mean([self.seconds[form] for form in forms], axis=0) for name, forms in groups.items()}
+        )
 
 
 def interleave(

@@ -1,4 +1,4 @@
-"""An attention site cut out of the frozen graph itself, as it stands there: from q, present K/V and mask to the output."""
+"""An attention site cut out of the frozen graph as it stands there: from q, present K/V and mask to the output."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from qbpass.rewrites.kv_cache import numpy_dtype
 def cut_native_site(frozen: Decoder, site: AttentionSite) -> onnx.ModelProto:
     """A model of `site` alone. Its K and V come in the export's own layout, so nothing of our cache is charged to it.
 
-    Inputs: q (1, H, q, d), present K and V (1, Hkv, n, d), mask (1, 1, q, n) by the site's names, and those inputs of the decoder
-    that the site's shapes are computed from. Output: (1, H, q, dv).
+    Inputs: q (1, H, q, d), present K and V (1, Hkv, n, d), mask (1, 1, q, n) by the site's names, and those inputs of
+    the decoder that the site's shapes are computed from. Output: (1, H, q, dv).
     """
     graph = gs.import_onnx(frozen.model)
     tensors = graph.tensors()
@@ -27,4 +27,5 @@ def cut_native_site(frozen: Decoder, site: AttentionSite) -> onnx.ModelProto:
     graph.inputs = [*operands, *graph.inputs]
     graph.outputs = [output]
     graph.cleanup(remove_unused_graph_inputs=True).toposort()
-    return gs.export_onnx(graph, do_type_check=False)
+    model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
+    return model

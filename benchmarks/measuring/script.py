@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from measuring.claims import plain
-
 from qbpass.json_file import write_json
 from qbpass.models.errors import QbpassError
 from qbpass.models.processor import processor_name
@@ -23,8 +22,12 @@ def parser(description: str | None, *, rounds: int, bundle: bool = True) -> argp
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     if bundle:
         made.add_argument("bundle", type=Path, metavar="BUNDLE", help="a folder that `qbpass rewrite` wrote")
-    made.add_argument("--threads", type=positive, default=2, metavar="N", help="intra-op threads (default: %(default)s)")
-    made.add_argument("--rounds", type=positive, default=rounds, metavar="N", help="timed rounds (default: %(default)s)")
+    made.add_argument(
+        "--threads", type=positive, default=2, metavar="N", help="intra-op threads (default: %(default)s)"
+    )
+    made.add_argument(
+        "--rounds", type=positive, default=rounds, metavar="N", help="timed rounds (default: %(default)s)"
+    )
     made.add_argument("--json", type=Path, metavar="F", help="also write the results to F")
     return made
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 
 from qbpass.models.contract import DecoderContract
+
+_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
 def plain_session(path: Path, threads: int, *, frozen: bool) -> ort.InferenceSession:
@@ -29,8 +29,10 @@ def numpy_loop(
     """`count` greedy tokens, and the row of logits each was chosen from, (1, vocabulary)."""
     pairs = _pairs(contract)
     outputs = [contract.logits, *(present for _past, present in pairs)]
-    past = {name: empty for (name, _present), empty in zip(pairs, _empty(contract), strict=True)}
-    fed, tokens, rows, length = list(prompt), [], [], 0
+    past = {name: empty for (name, _present), empty in zip(pairs, _empty(session, contract), strict=True)}
+    fed, length = list(prompt), 0
+    tokens: list[int] = []
+    rows: list[np.ndarray] = []
     while len(tokens) < count:
         logits, *present = session.run(outputs, {**_token_feeds(contract, fed, length), **past})
         past = {name: array for (name, _present), array in zip(pairs, present, strict=True)}
@@ -46,8 +48,10 @@ def bound_loop(
 ) -> tuple[list[int], list[np.ndarray]]:
     """The same, with present outputs passed on as OrtValues."""
     pairs = _pairs(contract)
-    past = [ort.OrtValue.ortvalue_from_numpy(empty) for empty in _empty(contract)]
-    fed, tokens, rows, length = list(prompt), [], [], 0
+    past = [ort.OrtValue.ortvalue_from_numpy(empty) for empty in _empty(session, contract)]
+    fed, length = list(prompt), 0
+    tokens: list[int] = []
+    rows: list[np.ndarray] = []
     while len(tokens) < count:
         binding = session.io_binding()
         for name, array in _token_feeds(contract, fed, length).items():
@@ -83,10 +87,11 @@ def _pairs(contract: DecoderContract) -> list[tuple[str, str]]:
     ]
 
 
-def _empty(contract: DecoderContract) -> list[np.ndarray]:
+def _empty(session: ort.InferenceSession, contract: DecoderContract) -> list[np.ndarray]:
     """Empty pasts, (1, Hkv, 0, d), in the order of _pairs."""
+    types = {entry.name: _DTYPES[entry.type] for entry in session.get_inputs() if entry.type in _DTYPES}
     return [
-        np.zeros((1, pair.kv_heads, 0, width), onnx.helper.tensor_dtype_to_np_dtype(pair.elem_type))
+        np.zeros((1, pair.kv_heads, 0, width), types[name])
         for pair in contract.kv
-        for width in (pair.key_dim, pair.value_dim)
+        for name, width in ((pair.past_key, pair.key_dim), (pair.past_value, pair.value_dim))
     ]

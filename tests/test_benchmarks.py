@@ -1,0 +1,42 @@
+"""The benchmark scripts run, and what they compare is equal. Speeds are not asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+def run_script(name: str, *arguments: str, json_file: Path) -> dict[str, Any]:
+    """The results of a script run as a user runs it."""
+    command = [sys.executable, str(BENCHMARKS / name), *arguments, "--json", str(json_file)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    results: dict[str, Any] = json.loads(json_file.read_text())
+    return results
+
+
+def test_both_repaired_layouts_of_a_site_are_serial_and_native_queries_are_not(tiny_eager: Path, tmp_path: Path):
+    model = ["--model", str(tiny_eager), "--n", "61", "--rounds", "2", "--threads", "1"]
+    results = run_script("attention_layouts.py", *model, json_file=tmp_path / "results.json")
+    (case,) = results["cases"]
+    assert case["geometry"] == "4/2 d 16"
+    assert case["equal_to_serial"]["qb"]
+    assert case["equal_to_serial"]["pq"]
+    assert case["qb_equals_pq"]
+    assert not case["equal_to_serial"]["native"]
+    assert [claim["name"] for claim in case["claims"]] == ["QB/native", "PQ/QB"]
+    assert all(claim["ratio"]["median"] > 0 for claim in case["claims"])
+
+
+def test_a_folder_that_is_no_bundle_is_refused_in_one_line(tmp_path: Path):
+    command = [sys.executable, str(BENCHMARKS / "step_overhead.py"), str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.strip().splitlines()
+    assert line.startswith("step_overhead.py: ")
+    assert "is not a bundle" in line
