@@ -1,0 +1,64 @@
+"""SmolLM2-135M-Instruct: all thirty layers, the rewritten decoder against its own serial reference, byte for byte."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from decoder_blocks import SPEC, random_tokens
+
+from qbpass.evidence.forced_replay import ReplayCount, replay, serial_rows
+from qbpass.models.loading import load_decoder
+from qbpass.rewrites.bundle import Bundle, write_bundle
+from qbpass.runtime.block_target import BlockTarget
+from qbpass.runtime.serial_target import SerialTarget
+
+pytestmark = pytest.mark.real_model
+
+
+@pytest.fixture(scope="module", params=["smollm2_eager", "smollm2_sdpa"])
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundle]:
+    """A QB bundle of one export. Over half a gigabyte: it is removed when these tests are done."""
+    export: Path = request.getfixturevalue(request.param)
+    folder = tmp_path_factory.mktemp(request.param) / "bundle"
+    written, _, report = write_bundle(load_decoder(export), folder, "qb", SPEC)
+    assert [site.admitted for site in report.sites] == [True] * 30
+    yield written
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def target(bundle: Bundle) -> BlockTarget:
+    return BlockTarget.from_bundle(bundle, SPEC)
+
+
+@pytest.fixture(scope="module")
+def serial(bundle: Bundle) -> SerialTarget:
+    return SerialTarget.from_frozen(bundle.reference, SPEC)
+
+
+@pytest.mark.parametrize(("prompt_tokens", "rows"), [(11, 6), (1000, 4)])
+def test_every_row_of_every_block_equals_serial_decoding(
+    bundle: Bundle, target: BlockTarget, serial: SerialTarget, prompt_tokens: int, rows: int
+) -> None:
+    prompt, tokens = random_tokens(bundle, prompt_tokens, 1), random_tokens(bundle, rows, 2)
+    count = ReplayCount()
+    replay(target, "prompt", prompt, tokens, serial_rows(serial, prompt, tokens), count)
+    assert count.equal == count.rows == rows * 10
+    for index in (0, 29, 59):
+        assert target.cached(index).tobytes() == serial.cached(index).tobytes()
+
+
+def test_most_rows_of_the_native_graph_do_not(bundle: Bundle, target: BlockTarget, serial: SerialTarget) -> None:
+    prompt, tokens = random_tokens(bundle, 11, 1), random_tokens(bundle, 6, 2)
+    count = ReplayCount()
+    replay(target.native(SPEC), "prompt", prompt, tokens, serial_rows(serial, prompt, tokens), count)
+    assert count.rows - count.equal > count.rows / 2
+
+
+def test_the_bundle_holds_the_weights_once(bundle: Bundle) -> None:
+    sizes = {path.name: path.stat().st_size for path in bundle.folder.iterdir()}
+    assert sizes["reference.data"] > 500 * 2**20
+    assert sizes["decoder.onnx"] < 2 * 2**20
