@@ -40,6 +40,8 @@ from qbpass.screen import Steps, table
 ALL_GEOMETRIES = ((32, 8, 128), (9, 3, 64))
 ALL_EXTENTS = (256, 1024, 4096)
 ALIGNMENTS = 4
+#: The case the ratios are promised for; others are shown without a bound.
+BOUNDED = ("32/8 d 128", 1024, 4)
 
 
 @dataclass
@@ -127,6 +129,7 @@ def measure_extent(subject: Subject, extent: int, queries: int, rounds: int, ste
     if equal["qb"] and equal["pq"]:
         pq = times.ratio("pq", "qb")
     form = subject.plans["qb"].sites[0].form
+    bounded = (subject.name, extent, queries) == BOUNDED
     return {
         "geometry": subject.name,
         "n": extent,
@@ -135,22 +138,25 @@ def measure_extent(subject: Subject, extent: int, queries: int, rounds: int, ste
         "ms": {form: times.median_ms(form) for form in equal},
         "equal_to_serial": equal,
         "qb_equals_pq": qb_is_pq,
-        "claims": [Claim("QB/native", qb, at_most=0.45), Claim("PQ/QB", pq, at_least=4.0)],
+        "claims": [
+            Claim("QB/native", qb, at_most=0.45 if bounded else None),
+            Claim("PQ/QB", pq, at_least=4.0 if bounded else None),
+        ],
     }
 
 
 @contextmanager
 def exported(geometry: tuple[int, int, int], steps: Steps) -> Iterator[Path]:
     """A one-layer decoder of that attention geometry with eager attention, everything else as small as it can be."""
-    heads, kv_heads, head_dim = geometry
     from qbpass.models.export.requirements import require
     from qbpass.models.export.torch_export import write_onnx
 
+    heads, kv_heads, head_dim = geometry
     steps.text(f"exporting a one-layer decoder with heads {heads}/{kv_heads}, d {head_dim}")
     transformers = require("transformers")
     config = transformers.LlamaConfig(
         vocab_size=32,
-        hidden_size=64,
+        hidden_size=8 * heads,  # transformers wants a multiple of the heads
         intermediate_size=64,
         num_hidden_layers=1,
         num_attention_heads=heads,
