@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from qbpass.models.cache import cache_folder
+from qbpass.models.errors import ExportError
 from qbpass.models.export.attention import attention_form, checked_opset
 from qbpass.models.export.builtin import Builtin, builtin
 from qbpass.models.export.folder import appearing, write_export
@@ -35,8 +36,12 @@ def cached_export(
         report("using the cached export", 1.0)
         return folder
     loaded = chosen.load(form.implementation, report)
-    with appearing(folder) as written:
-        write_export(loaded, checked, written, report)
+    try:
+        with appearing(folder) as written:
+            write_export(loaded, checked, written, report)
+    except ExportError:
+        if not (folder / MODEL_FILE).is_file():  # else another process has just made the same export
+            raise
     return folder
 
 

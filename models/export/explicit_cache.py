@@ -42,7 +42,7 @@ def with_explicit_cache(model: Any) -> Any:
 def traced_inputs(config: Any, layers: int) -> tuple[Any, ...]:
     """Examples to trace with: token tensors (1, q) and (1, past + q), pasts (1, kv_heads, past, head_dim)."""
     torch = require("torch")
-    heads = config.num_key_value_heads
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     past = [
         tuple(torch.zeros(1, heads, TRACED_PAST, head_dim) for _part in ("key", "value")) for _layer in range(layers)

@@ -12,13 +12,14 @@ from qbpass.models.errors import ExportError
 from qbpass.models.export.companions import write_companions
 from qbpass.models.export.loaded import LoadedModel, Progress
 from qbpass.models.export.torch_export import write_onnx
+from qbpass.models.session import one_line
 
 
 @contextmanager
 def appearing(out: Path) -> Iterator[Path]:
     """A temporary folder beside `out` that becomes `out` when the block ends, and is removed when it raises.
 
-    `out` is absent or an empty folder. Raises ExportError where its parent can't be written.
+    `out` is absent or an empty folder. Raises ExportError where it can't be written, or is no longer empty.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -29,6 +30,8 @@ def appearing(out: Path) -> Iterator[Path]:
         yield folder
         folder.chmod(0o755)  # mkdtemp's folders are private
         folder.replace(out)
+    except OSError as error:
+        raise ExportError(f"can't write {out}: {error.strerror or one_line(error)}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

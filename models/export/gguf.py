@@ -29,6 +29,6 @@ def load_gguf(path: Path, implementation: str, progress: Progress) -> LoadedMode
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, trust_remote_code=False, dtype=torch.float32, attn_implementation=implementation, **local
             )
-    except (OSError, LookupError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # of transformers, gguf, safetensors and tokenizers: no common base
         raise ExportError(f"transformers could not load {path}: {one_line(error)}") from error
     return LoadedModel(model.eval(), lambda out: tokenizer.save_pretrained(str(out)))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from qbpass.models.errors import ExportError
 from qbpass.models.export.loaded import LoadedModel, Progress
-from qbpass.models.export.requirements import require
+from qbpass.models.export.requirements import quiet, require
+from qbpass.models.session import one_line
 
 # Copied as they are: the runtime reads tokenizer.json and the chat template, and nothing else reads the rest as code.
 TOKENIZER_FILES = (
@@ -29,17 +30,17 @@ def load_hf(folder: Path, implementation: str, progress: Progress) -> LoadedMode
     torch, transformers = require("torch"), require("transformers")
     progress(f"loading the weights of {folder.name}", None)
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            str(folder.absolute()),
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=torch.float32,
-            attn_implementation=implementation,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ExportError(f"transformers could not load {folder}: {first}") from error
+        with quiet():
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                str(folder.absolute()),
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=torch.float32,
+                attn_implementation=implementation,
+            )
+    except Exception as error:  # of transformers, safetensors and what they call: no common base
+        raise ExportError(f"transformers could not load {folder}: {one_line(error)}") from error
     return LoadedModel(model.eval(), lambda out: _copy_tokenizer(folder, out))
 
 

@@ -10,6 +10,7 @@ from qbpass.models.export.explicit_cache import WRAPPED, dynamic_shapes, traced_
 from qbpass.models.export.layers import TRACED_LAYERS, LayerStack, shortened, uniform_stack
 from qbpass.models.export.names import DATA_FILE, MODEL_FILE, input_names, output_names
 from qbpass.models.export.requirements import quiet, require
+from qbpass.models.session import one_line
 
 
 def write_onnx(model: Any, opset: int, folder: Path, *, repeat_layers: bool = True) -> None:
@@ -64,8 +65,7 @@ def _trace(model: Any, opset: int, layers: int) -> Any:
                 verbose=False,
             )
         except torch.onnx.errors.OnnxExporterError as error:
-            first = str(error).strip().splitlines()[0]
-            raise ExportError(f"torch could not export {type(model).__name__}: {first}") from error
+            raise ExportError(f"torch could not export {type(model).__name__}: {one_line(error)}") from error
 
 
 def _simplify(model: Any, weights_prefix: str | None) -> None:
