@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,7 +15,7 @@ from qbpass.evidence.forced_replay import ReplayCount, replay, serial_rows
 from qbpass.models.decoder import Decoder
 from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.apply import rewrite_graph
-from qbpass.rewrites.bundle import Bundle
+from qbpass.rewrites.bundle import Bundle, open_bundle
 from qbpass.rewrites.extents import ExtentRule
 from qbpass.rewrites.manifest import Interface
 from qbpass.rewrites.plan import Layout, RewritePlan, SiteForm, SitePlan
@@ -69,5 +71,11 @@ def replayed(
     prompt = random_tokens(bundle, 9, 1) if prompt is None else prompt
     tokens = random_tokens(bundle, 13, 2) if tokens is None else tokens
     count = ReplayCount()
-    replay(target, "prompt", prompt, tokens, serial_rows(serial_target(bundle), prompt, tokens), count)
+    replay(target, "prompt", prompt, tokens, _serial_rows(bundle.folder, tuple(prompt), tuple(tokens)), count)
     return count
+
+
+@cache
+def _serial_rows(folder: Path, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> np.ndarray:
+    """Serial rows of one bundle's reference: many tests compare with the same ones."""
+    return serial_rows(serial_target(open_bundle(folder)), prompt, tokens)
