@@ -12,6 +12,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 from qbpass.models.errors import ModelFileError
 from qbpass.models.session import one_line
 

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import onnx
+
 from qbpass.models.errors import ModelFileError
 from qbpass.models.graph_io import weight_files
 from qbpass.models.graph_order import subgraphs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 from onnx import TensorProto
+
 from qbpass.models.contract import DecoderContract
 from qbpass.models.dataflow import FLOATS, INTEGERS, Dataflow
 from qbpass.models.errors import ContractError

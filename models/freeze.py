@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import onnx
+
 from qbpass.models.decoder import Decoder
 from qbpass.models.digests import graph_digest
 from qbpass.models.errors import ContractError, ModelFileError, ProviderError

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import external_data_helper
+
 from qbpass.models.errors import ModelFileError
 from qbpass.models.graph_nodes import check_nodes
 from qbpass.models.graph_order import check_order

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import onnx
+
 from qbpass.models.errors import ModelFileError
 from qbpass.models.graph_order import subgraphs
 

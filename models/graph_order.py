@@ -7,6 +7,7 @@ from pathlib import Path
 
 import networkx as nx
 import onnx
+
 from qbpass.models.errors import ModelFileError
 
 

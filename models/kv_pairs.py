@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import onnx
+
 from qbpass.models.contract import KVPair
 from qbpass.models.dataflow import CONTRACTIONS, FLOATS, FUSED_ATTENTION, SHAPE_OPS, Dataflow, attribute
 from qbpass.models.errors import ContractError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+
 from qbpass.models.dataflow import CONTRACTIONS, FLOATS, Dataflow, attribute
 from qbpass.models.errors import ContractError
 

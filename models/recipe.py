@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
 from qbpass.models.decoder import Decoder
 from qbpass.models.digests import file_digest, graph_digest, weight_digests
 from qbpass.models.freeze import is_frozen

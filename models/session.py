@@ -59,7 +59,7 @@ def open_session(
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what ONNX Runtime logs as an error it raises, too: once is enough
     options.intra_op_num_threads = spec.threads
     options.inter_op_num_threads = 1
     level = ort.GraphOptimizationLevel

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from qbpass.models.chat_template import ChatTemplate
 from qbpass.models.config_files import read_json
 from qbpass.models.errors import ModelFileError
 from qbpass.models.session import one_line
-from tokenizers import Tokenizer
 
 MAX_TOKENIZER_BYTES = 256 * 2**20
 MAX_TEMPLATE_BYTES = 2**20

@@ -38,7 +38,7 @@ def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guar
     graph = gs.import_onnx(frozen.model)
     _Rewriter(graph, frozen, plan, emission).run()
     graph.cleanup().toposort()
-    model = gs.export_onnx(graph, do_type_check=False)
+    model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
     model.ir_version = max(frozen.model.ir_version, 10)  # node metadata came with IR 10
     tag_nodes(model, plan)
     return model

@@ -30,7 +30,6 @@ from qbpass.models.session import SessionSpec, one_line
 from qbpass.rewrites.apply import Emission, rewrite_graph
 from qbpass.rewrites.extents import ExtentRule
 from qbpass.rewrites.manifest import MANIFEST_FILE, Interface, Manifest, PlannedSite
-from qbpass.rewrites.phases import PREFILL_PHASES
 from qbpass.rewrites.plan import Layout, RewritePlan, SitePlan
 from qbpass.rewrites.planner import make_plan
 
@@ -191,6 +190,9 @@ def open_bundle(folder: Path) -> Bundle:
         ) from error
     model = read_graph(folder / GRAPH_FILE)
     contract = find_contract(model)
+    rule = ExtentRule(manifest.exact_extent_modulus, manifest.exact_extent_residues)
+    if manifest.layout == "qb" and manifest.segments < rule.segments(manifest.max_queries):
+        raise BundleError(f"{path} has fewer value segments than its extents need: rewrite the model again")
     if Interface.of(contract) != manifest.interface:
         raise BundleError(f"{folder / GRAPH_FILE} is not the graph the manifest describes: rewrite the model again")
     files = {name: folder / name for name in manifest.tokenizer_files if (folder / name).is_file()}
@@ -212,11 +214,16 @@ def check_recipe(bundle: Bundle, spec: SessionSpec) -> Recipe:
 
 
 def plan_for(bundle: Bundle, layout: Layout, spec: SessionSpec) -> RewritePlan:
-    """A plan of another layout over the bundle's own reference, its width and phases (for PQ: those it can have)."""
-    report = admit(bundle.reference)
+    """A plan of another layout over the bundle's own reference, with the bundle's phases and width."""
     manifest = bundle.manifest
-    phase_mask = manifest.phase_mask & ~PREFILL_PHASES if layout == "pq" else manifest.phase_mask
-    return make_plan(bundle.reference, report, layout, spec, phase_mask=phase_mask, max_queries=manifest.max_queries)
+    return make_plan(
+        bundle.reference,
+        admit(bundle.reference),
+        layout,
+        spec,
+        phase_mask=manifest.phase_mask,
+        max_queries=manifest.max_queries,
+    )
 
 
 def _first(error: ValidationError) -> str:

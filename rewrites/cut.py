@@ -21,8 +21,7 @@ def cut_site(frozen: Decoder, plan: RewritePlan, site: AttentionSite, emission: 
     whose lengths are the call's extents.
     Output: the site's output (1, H, q, dv).
     """
-    model = rewrite_graph(frozen, plan, emission)
-    graph = gs.import_onnx(model)
+    graph = gs.import_onnx(rewrite_graph(frozen, plan, emission))
     tensors = graph.tensors()
     first = min(entry.site.layer for entry in plan.sites)
     # Only the lengths of the first layer's inputs are read (call_dims.py): its heads and widths may be another site's.
@@ -41,15 +40,16 @@ def cut_site(frozen: Decoder, plan: RewritePlan, site: AttentionSite, emission: 
         graph.inputs.append(tensor)
         if site.layer != first and name in extent_names:
             tensor.shape = [tensor.shape[0], "any_heads", "any_width"]
-    for name in (site.q, site.mask):
-        if name is not None:
-            tensors[name].dtype = numpy_dtype(site.elem_type)
-            tensors[name].shape = None
+    for operand in (site.q, site.mask):
+        if operand is not None:
+            tensors[operand].dtype = numpy_dtype(site.elem_type)
+            tensors[operand].shape = None
     output = tensors[site.output]
     output.dtype, output.shape = numpy_dtype(site.elem_type), None
     graph.outputs = [output]
     graph.cleanup().toposort()
-    return gs.export_onnx(graph, do_type_check=False)
+    model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
+    return model
 
 
 def causal_mask(past: int, queries: int, dtype: np.dtype) -> np.ndarray:

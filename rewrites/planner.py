@@ -26,9 +26,12 @@ FORMS: tuple[tuple[ProductForm, ProductForm], ...] = (
 class RewriteRefused(QbpassError):
     """Some site may not be rewritten, or every form of one was falsified on this machine."""
 
-    def __init__(self, message: str, trials: Sequence[dict[str, Any]] = ()):
+    def __init__(
+        self, message: str, trials: Sequence[dict[str, Any]] = (), report: AdmissionReport | None = None
+    ) -> None:
         super().__init__(message)
         self.trials = tuple(trials)
+        self.report = report
 
 
 def make_plan(
@@ -43,12 +46,13 @@ def make_plan(
 ) -> RewritePlan:
     """A plan for every site of an admitted decoder. Runs the falsifier once for each distinct kind of site.
 
-    Raises RewriteRefused with the codes, with the witness that falsified the last form, or where PQ is to be active in
-    prefill: it has a slot for each of max_queries rows and would drop the others.
+    Raises RewriteRefused with the codes, with the witness that falsified the last form, or where the layout is to be
+    active in prefill: the reference evaluates its prompt in one call of the exported layout, and so must a rewrite.
     """
-    if layout == "pq" and phase_mask & PREFILL_PHASES:
+    if phase_mask & PREFILL_PHASES:
         raise RewriteRefused(
-            f"layout pq has slots for {max_queries} queries, and a prompt has more: leave 1 and 4 out of the phase mask"
+            f"phase mask {phase_mask} rewrites prefill, and this reference prefills the whole prompt in one native "
+            "call: leave 1 and 4 out of --phase-mask"
         )
     sites = _admitted_sites(report)
     chosen: dict[tuple[Any, ...], tuple[SiteForm, dict[str, Any]]] = {}
@@ -72,7 +76,8 @@ def _admitted_sites(report: AdmissionReport) -> list[AttentionSite]:
         )
         raise RewriteRefused(
             f"{len(report.sites) - len(sites)} of {len(report.sites)} attention sites are refused "
-            f"({', '.join(codes)}): see `qbpass admit` for each site's reason"
+            f"({', '.join(codes)}): see `qbpass admit` for each site's reason",
+            report=report,
         )
     return sites
 

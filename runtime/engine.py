@@ -55,10 +55,10 @@ class Engine:
             proposal = drafter.propose(room)[: max(room, 0)]
             committed_rows = target.length
             verdict = verify_greedy(proposal, greedy(target.verify([pending, *proposal])))
-            target.rollback(committed_rows + 1 + len(verdict.accepted))
-            _count(trace, len(proposal), len(verdict.accepted), verdict.is_bonus)
             tokens = _until_stop(verdict.committed, request.stop_ids)
-            trace.discarded += len(verdict.committed) - len(tokens)
+            # One row a shown token: the pending one and all but the last, which is pending now.
+            target.rollback(committed_rows + len(tokens))
+            _count(trace, len(proposal), len(verdict.accepted), verdict.is_bonus, len(verdict.committed) - len(tokens))
             drafter.extend(verdict.accepted)
             pending = verdict.next_token
             output.extend(tokens)
@@ -86,13 +86,14 @@ class Engine:
         return request.max_new_tokens, "max_new_tokens"
 
 
-def _count(trace: Trace, proposed: int, accepted: int, bonus: bool) -> None:
+def _count(trace: Trace, proposed: int, accepted: int, bonus: bool, discarded: int) -> None:
     trace.rounds += 1
     trace.rows += 1 + proposed
     trace.proposed += proposed
     trace.accepted += accepted
     trace.rejected += proposed - accepted
-    trace.rows_rolled_back += proposed - accepted
+    trace.discarded += discarded
+    trace.rows_rolled_back += proposed - accepted + discarded
     trace.bonuses += bonus
     trace.corrections += not bonus
 

@@ -29,7 +29,7 @@ class Trace:
             "proposed = accepted + rejected": self.proposed == self.accepted + self.rejected,
             "rows = rounds + proposed": self.rows == self.rounds + self.proposed,
             "rounds = corrections + bonuses": self.rounds == self.corrections + self.bonuses,
-            "rows rolled back = rejected": self.rows_rolled_back == self.rejected,
+            "rows rolled back = rejected + discarded": self.rows_rolled_back == self.rejected + self.discarded,
             # The first token comes from prefill, every other from a round.
             "generated + discarded = 1 + accepted + rounds": generated + self.discarded
             == 1 + self.accepted + self.rounds,

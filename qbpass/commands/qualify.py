@@ -37,7 +37,6 @@ def qualify(
 
     Exit code: 0 every repaired arm equals the reference, 1 some does not, 2 unusable input.
     """
-    from qbpass.evidence.fits import check_fit
     from qbpass.evidence.options import QualifyOptions
     from qbpass.evidence.prompts import read_prompts
     from qbpass.evidence.qualify import qualify as qualify_bundle
@@ -56,7 +55,6 @@ def qualify(
     opened = open_bundle(bundle)
     files = opened.reference.tokenizer_files
     read = read_prompts(prompts, TextCodec(files) if "tokenizer.json" in files else None, raw)
-    check_fit(read, opened.manifest)
     with Steps() as steps:
         report = qualify_bundle(opened, read, options, spec, steps.count)
     if json is not None:

@@ -12,7 +12,6 @@ import typer
 from qbpass.admission_table import show_admission
 from qbpass.commands.options import Provider, Threads, chosen, session_spec
 from qbpass.models.session import SessionSpec
-from qbpass.models_at import frozen_decoder
 from qbpass.screen import Steps, note, say
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def rewrite(
     try:
         bundle, plan = _write(decoder, out, cast("Sequence[Layout]", layouts), spec, phase_mask, max_queries, emission)
     except RewriteRefused as refused:
-        _show_refusal(model, spec, refused)
+        _show_refusal(refused)
         raise typer.Exit(1) from None
     say(plan.text().splitlines()[0])
     for line in _forms(plan):
@@ -107,16 +106,11 @@ def _write(
     raise ValueError("no layout to try")
 
 
-def _show_refusal(model: Path, spec: SessionSpec, refused: RewriteRefused) -> None:
+def _show_refusal(refused: RewriteRefused) -> None:
     """Why nothing was written: the sites' codes, or what proved the last form wrong."""
-    from qbpass.admission.admit import admit
-
-    if refused.trials:
-        _show_trials(refused.trials)
-    else:
-        with Steps() as steps, frozen_decoder(model, spec, steps.text) as frozen:
-            report = admit(frozen)
-        show_admission(report, every_site=False)
+    _show_trials(refused.trials)
+    if refused.report is not None:
+        show_admission(refused.report, every_site=False)
     typer.echo(f"qbpass: {refused}", err=True)
 
 

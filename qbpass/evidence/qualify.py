@@ -10,8 +10,10 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 
 from qbpass.evidence.arms import Arm, build_arms
+from qbpass.evidence.fits import check_fit
 from qbpass.evidence.forced_replay import ReplayCount, replay, serial_rows
 from qbpass.evidence.options import QualifyOptions
 from qbpass.evidence.prompts import Prompt
@@ -41,7 +43,12 @@ def qualify(
     spec: SessionSpec,
     progress: Progress = lambda text, done, total: None,
 ) -> QualificationReport:
-    """Run the arms of `options` over `prompts`. Raises BundleError where the recipe is not this process's."""
+    """Run the arms of `options` over `prompts`.
+
+    Raises PromptError for a prompt that does not fit, before anything runs; BundleError where the recipe is not this
+    process's.
+    """
+    check_fit(prompts, bundle.manifest)
     recipe = check_recipe(bundle, spec)
     arms = build_arms(bundle, options, spec, lambda text: progress(text, 0, 1))
     requests = [
@@ -54,17 +61,10 @@ def qualify(
     runs: list[dict[str, Run]] = []
     replays = {arm.name: ReplayCount() for arm in arms if arm.name != "R"}
     for index, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
-        runs.append(
-            _run_prompt(
-                arms,
-                request,
-                options,
-                index,
-                lambda arm, p=prompt, i=index: progress(f"{p.id}: {arm}", i, len(prompts)),
-            )
-        )
+        tell = partial(_tell, progress, prompt.id, index, len(prompts))
+        runs.append(_run_prompt(arms, request, options, index, tell))
         if options.replay_rows:
-            progress(f"{prompt.id}: forced replay", index, len(prompts))
+            tell("forced replay")
             _replay_prompt(arms, prompt, runs[-1]["R"][0], options.replay_rows, replays)
     progress("done", len(prompts), len(prompts))
     return QualificationReport(
@@ -75,6 +75,10 @@ def qualify(
         arms={arm.name: _arm_report(arm, prompts, runs, replays.get(arm.name, ReplayCount())) for arm in arms},
         prompts=tuple(_prompt_report(prompt, run) for prompt, run in zip(prompts, runs, strict=True)),
     )
+
+
+def _tell(progress: Progress, prompt: str, done: int, total: int, what: str) -> None:
+    progress(f"{prompt}: {what}", done, total)
 
 
 def _run_prompt(
@@ -89,16 +93,14 @@ def _run_prompt(
             start = time.perf_counter()
             endpoint, trace = arm.engine.generate(request)
             results[arm.name].append((endpoint, trace, time.perf_counter() - start))
-    return {name: _merge(entries) for name, entries in results.items()}
+    reference = results["R"][0][0]
+    return {name: _merge(entries, reference) for name, entries in results.items()}
 
 
-def _merge(entries: list[Run]) -> Run:
-    """The first endpoint that differs from the first run's, if any.
-
-    A repeat that differs must not be hidden by a median.
-    """
-    odd = next((entry for entry in entries if entry[0] != entries[0][0]), entries[0])
-    return odd[0], odd[1], statistics.median(seconds for _, _, seconds in entries)
+def _merge(entries: list[Run], reference: Endpoint) -> Run:
+    """The first run that is not the reference's, if any: a repeat that differs must not be hidden by the others."""
+    endpoint, trace, _ = next((entry for entry in entries if entry[0] != reference), entries[0])
+    return endpoint, trace, statistics.median(seconds for _, _, seconds in entries)
 
 
 def _replay_prompt(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from qbpass.models.cache import cache_folder
 from qbpass.models.errors import ModelFileError
 

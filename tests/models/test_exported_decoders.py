@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from qbpass.models.decoder import Decoder
 from qbpass.models.freeze import freeze
 from qbpass.models.loading import load_decoder

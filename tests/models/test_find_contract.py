@@ -6,10 +6,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
+from tiny_graphs import FLOAT, HEAD_DIM, INT64, KV_HEADS, VOCABULARY, Builder, as_model, renamed, tiny_decoder, value
+
 from qbpass.models.contract import DecoderContract, KVPair
 from qbpass.models.errors import ContractError
 from qbpass.models.find_contract import find_contract
-from tiny_graphs import FLOAT, HEAD_DIM, INT64, KV_HEADS, VOCABULARY, Builder, as_model, renamed, tiny_decoder, value
 
 FORMS = ["decomposed", "gqa", "onnx", "onnx_concat"]
 

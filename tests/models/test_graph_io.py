@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from tiny_graphs import save, tiny_decoder, value
+
 from qbpass.models.errors import ModelFileError, QbpassError
 from qbpass.models.find_contract import find_contract
 from qbpass.models.graph_io import external_entry, external_tensors, read_graph, weight_files
-from tiny_graphs import save, tiny_decoder, value
 
 
 def refuses(path: Path, says: str) -> None:

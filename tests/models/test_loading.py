@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_graphs import save, tiny_decoder
+
 from qbpass.models.errors import ModelFileError
 from qbpass.models.loading import find_graph, load_decoder
-from tiny_graphs import save, tiny_decoder
 
 
 def write(folder: Path, name: str, content: Any) -> None:

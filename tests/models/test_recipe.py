@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tiny_graphs import save, tiny_decoder
+
 from qbpass.models.decoder import Decoder
 from qbpass.models.freeze import freeze
 from qbpass.models.loading import load_decoder
 from qbpass.models.processor import instruction_sets, processor_name
 from qbpass.models.recipe import Recipe, mismatches, recipe_of
 from qbpass.models.session import SessionSpec
-from tiny_graphs import save, tiny_decoder
 
 SPEC = SessionSpec(threads=2)
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
 from qbpass.models.errors import ModelFileError
 from qbpass.models.tokenizer import TextCodec
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}\n"

@@ -158,15 +158,21 @@ def test_many_differences_are_still_one_line(copy: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("layout", "mask"), [("qb", 11), ("pq", 10)])
-def test_another_layout_is_planned_for_the_bundles_phases_as_far_as_it_can_have_them(
-    copy: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout, mask: int
+@pytest.mark.parametrize("layout", ["qb", "pq"])
+def test_another_layout_is_planned_for_the_bundles_phases_and_width(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout
 ) -> None:
-    edit(copy, lambda m: m.update(phase_mask=11))
+    edit(copy, lambda m: m.update(phase_mask=10))
     asked: dict[str, object] = {}
     monkeypatch.setattr(bundle_module, "make_plan", lambda *args, **options: asked.update(options))
     plan_for(open_bundle(copy), layout, SPEC)
-    assert asked == {"phase_mask": mask, "max_queries": 4}
+    assert asked == {"phase_mask": 10, "max_queries": 4}
+
+
+def test_a_manifest_with_too_few_value_segments_is_refused(copy: Path) -> None:
+    edit(copy, lambda m: m.update(exact_extent_modulus=4, exact_extent_residues=[3], segments=1))
+    with pytest.raises(BundleError, match="fewer value segments than its extents need"):
+        open_bundle(copy)
 
 
 class Crash(Exception):

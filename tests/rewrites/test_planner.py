@@ -15,7 +15,7 @@ from qbpass.rewrites import planner
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.extents import NO_TAIL_EFFECT, ExtentRule
 from qbpass.rewrites.falsify import SiteFalsifier, Trial, Witness
-from qbpass.rewrites.plan import RewritePlan, SiteForm, SitePlan
+from qbpass.rewrites.plan import Layout, RewritePlan, SiteForm, SitePlan
 from qbpass.rewrites.planner import FORMS, RewriteRefused, choose_form, make_plan, signature
 from qbpass.rewrites.site_runner import SiteRunner, random_operands
 
@@ -148,10 +148,13 @@ def test_a_refused_report_is_refused_with_its_codes(tiny_bundle: Bundle) -> None
     assert raised.value.trials == ()
 
 
+@pytest.mark.parametrize("layout", ["qb", "pq"])
 @pytest.mark.parametrize("mask", [1, 3, 4, 15])
-def test_pq_is_not_active_in_prefill_where_it_would_drop_rows(tiny_bundle: Bundle, mask: int) -> None:
-    with pytest.raises(RewriteRefused, match="layout pq has slots for 4 queries, and a prompt has more"):
-        make_plan(tiny_bundle.reference, admit(tiny_bundle.reference), "pq", SPEC, phase_mask=mask)
+def test_no_layout_is_active_in_a_prefill_that_the_reference_does_in_one_native_call(
+    tiny_bundle: Bundle, layout: Layout, mask: int
+) -> None:
+    with pytest.raises(RewriteRefused, match=f"phase mask {mask} rewrites prefill"):
+        make_plan(tiny_bundle.reference, admit(tiny_bundle.reference), layout, SPEC, phase_mask=mask)
 
 
 def test_the_strictest_site_decides_which_prefixes_are_bound(tiny_bundle: Bundle) -> None:
