@@ -17,7 +17,7 @@ def with_explicit_cache(model: Any) -> Any:
     torch = require("torch")
     cache_utils = require("transformers.cache_utils")
 
-    class WithExplicitCache(torch.nn.Module):  # type: ignore[misc]
+    class WithExplicitCache(torch.nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.add_module(WRAPPED, model)

@@ -19,10 +19,10 @@ def read_once() -> Iterator[None]:
     gguf, numpy = require("gguf"), require("numpy")
     kept = gguf.GGUFReader, gguf.get_tensor_name_map
 
-    class PlainReader(gguf.GGUFReader):  # type: ignore[misc]
+    class PlainReader(gguf.GGUFReader):  # type: ignore[misc, name-defined]
         def _build_fields(self, offs: int, count: int) -> Any:
             # Hundreds of thousands of slices are taken, and a memory map's cost several times a plain view's.
-            self.data = self.data.view(numpy.ndarray)
+            self.data = self.data.view(numpy.ndarray)  # type: ignore[has-type]
             return super()._build_fields(offs, count)
 
     gguf.GGUFReader = functools.cache(PlainReader)
