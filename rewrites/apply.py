@@ -80,6 +80,7 @@ class _Rewriter:
         builder = NodeBuilder(f"qbpass/{site.name}", constants=self.shared.constants)
         new = {"key": self.tensors[site.new_key], "value": self.tensors[site.new_value]}
         emit_update(builder, site, cache, new, dims)
+        mask = self.tensors[site.mask] if site.mask is not None else None
         context = SiteContext(
             site=site,
             form=entry.form,
@@ -87,8 +88,9 @@ class _Rewriter:
             q_1HqD=self.tensors[site.q],
             key_nHD=cache.key,
             value_nHD=cache.value,
-            value_segments=emit_value_segments(builder, site, cache, dims),
-            mask=self.tensors[site.mask] if site.mask is not None else None,
+            value_prefixes=self._value_prefixes(builder, site, cache, dims),
+            mask=mask,
+            row_mask=None if mask is None else dims.row_mask(mask),
             original={name: self.producers[name] for name in site.nodes.all()},
             max_queries=self.plan.max_queries,
         )
@@ -97,6 +99,19 @@ class _Rewriter:
         self.graph.nodes.extend(builder.nodes)
         for past, width in ((site.past_key, site.head_dim), (site.past_value, site.value_dim)):
             replace_past_shapes(self.tensors[past], site, width, dims)
+
+    def _value_prefixes(
+        self, builder: NodeBuilder, site: AttentionSite, cache: CacheTensors, dims: CallDims
+    ) -> list[Any]:
+        """The value segments, none of which may be read before this call's rows are written.
+
+        A segment is a second input over memory that ScatterND writes. In a guarded graph its only readers are in a
+        branch that also reads the written cache, and an If runs when all that its branches read is there. A
+        straight-line graph has no such node, so the order is made there.
+        """
+        if self.emission == "guarded":
+            return cache.segments_in
+        return emit_ordered_prefixes(builder, site, cache, dims)
 
     def _check_not_aliased(self, context: SiteContext) -> None:
         if context.q_1HqD.dtype != context.key_nHD.dtype:
@@ -140,21 +155,18 @@ def _pair_inputs(pair: KVPair) -> tuple[str, str]:
     return pair.past_key, pair.past_value
 
 
-def emit_value_segments(builder: NodeBuilder, site: AttentionSite, cache: CacheTensors, dims: CallDims) -> list[Any]:
-    """Value prefixes as (n_s, Hkv, 1, dv), the whole cache last.
+def emit_ordered_prefixes(builder: NodeBuilder, site: AttentionSite, cache: CacheTensors, dims: CallDims) -> list[Any]:
+    """Value segments (n_s, Hkv, dv) whose shapes are computed from the written cache.
 
-    A prefix is a second input over the same memory. It must not be read before this call's rows are written, so its
-    shape is computed from the written cache: the data dependency orders the read, and Reshape only renames memory.
+    The data dependency orders the read behind the write, and Reshape only renames memory.
     """
-    whole = builder.reshape(cache.value, builder.ints(-1, site.kv_heads, 1, site.value_dim), "value/whole")
-    whole.shape = ["n", site.kv_heads, 1, site.value_dim]
-    segments = []
+    prefixes = []
     if cache.segments_in:
-        bounds = builder.node("Shape", [whole], "value/bounds", dtype="int64")
+        bounds = builder.node("Shape", [cache.value], "value/bounds", dtype="int64")
     for index, prefix in enumerate(cache.segments_in):
-        wanted = dims.shape(dims.segment_extents[index], site.kv_heads, 1, site.value_dim)
+        wanted = dims.shape(dims.segment_extents[index], site.kv_heads, site.value_dim)
         shape = builder.node("Min", [bounds, wanted], f"value/segment{index}/shape", dtype="int64")
-        segment = builder.reshape(prefix, shape, f"value/segment{index}")
-        segment.shape = [f"n_{index}", site.kv_heads, 1, site.value_dim]
-        segments.append(segment)
-    return [*segments, whole]
+        ordered = builder.reshape(prefix, shape, f"value/segment{index}")
+        ordered.shape = prefix.shape
+        prefixes.append(ordered)
+    return prefixes

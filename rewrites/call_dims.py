@@ -24,6 +24,7 @@ class CallDims:
     row_ends: list[Any] = field(default_factory=list)
     query_extents: dict[str, Any] = field(default_factory=dict)  # PQ: each query slot's own key extent
     _shapes: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    _row_masks: dict[str, Any] = field(default_factory=dict)
 
     def shape(self, *dims: Any) -> Any:
         """A 1-D int64 shape of ints and 1-element tensors, built once for each distinct shape."""
@@ -34,6 +35,14 @@ class CallDims:
             parts = [self.builder.ints(d) if isinstance(d, int) else d for d in dims]
             self._shapes[key] = self.builder.node("Concat", parts, f"shape/{len(self._shapes)}", axis=0, dtype="int64")
         return self._shapes[key]
+
+    def row_mask(self, mask: Any) -> Any:
+        """A mask (.., q, n) as (.., q, 1, n), so that it broadcasts over scores of one-row products. Once a mask."""
+        if mask.name not in self._row_masks:
+            self._row_masks[mask.name] = self.builder.node(
+                "Unsqueeze", [mask, self.builder.ints(-2)], f"row_mask/{len(self._row_masks)}", dtype=mask.dtype
+            )
+        return self._row_masks[mask.name]
 
 
 def emit_call_dims(builder: NodeBuilder, token_ids: Any, cache_key: Any, segment_values: list[Any]) -> CallDims:

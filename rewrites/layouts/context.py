@@ -16,9 +16,9 @@ from qbpass.rewrites.plan import SiteForm
 class SiteContext:
     """Tensors of one site in the graph being rewritten.
 
-    q_1HqD: queries; key_nHD, value_nHD: the written cache; value_segments: prefixes (n_s, Hkv, 1, dv) of the value
-    cache, the whole of it last; mask: additive, broadcastable to (1, 1, q, n), or None; original: the site's own nodes
-    by output name.
+    q_1HqD: queries; key_nHD, value_nHD: the written cache; value_prefixes: the shorter segments (n_s, Hkv, dv) of the
+    value cache, the same memory; mask: additive, broadcastable to (1, 1, q, n), or None; row_mask: the same as
+    (1, 1, q, 1, n); original: the site's own nodes by output name.
     """
 
     site: AttentionSite
@@ -27,8 +27,9 @@ class SiteContext:
     q_1HqD: Any
     key_nHD: Any
     value_nHD: Any
-    value_segments: list[Any]
+    value_prefixes: list[Any]
     mask: Any
+    row_mask: Any
     original: dict[str, gs.Node]
     max_queries: int
 

@@ -17,7 +17,7 @@ MICROSOFT = "com.microsoft"
 
 
 def emit_qk(builder: NodeBuilder, qk: gs.Node, q_1HqD: Any, key_nHD: Any, form: ProductForm, scores_shape: Any) -> Any:
-    """Scores (Hkv, G, q, n) of (1, H, q, d) queries and (n, Hkv, d) keys; `scores_shape` is that shape.
+    """Scores (Hkv, G, q, 1, n) of (1, H, q, d) queries and (n, Hkv, d) keys; `scores_shape` is that shape.
 
     The scale fused into the exported product (FusedMatMul's alpha) is kept; other factors are replayed by the caller.
     """
@@ -38,18 +38,25 @@ def emit_qk(builder: NodeBuilder, qk: gs.Node, q_1HqD: Any, key_nHD: Any, form: 
     return builder.reshape(scores, scores_shape, "scores")
 
 
-def emit_av(builder: NodeBuilder, probs: Any, value: Any, form: ProductForm, row_shape: Any, out_shape: Any) -> Any:
-    """(Hkv, G, rows, dv) of probabilities (Hkv, G, rows, n_s) and values (n_s, Hkv, 1, dv).
+def emit_av(builder: NodeBuilder, probs: Any, value_nHD: Any, form: ProductForm) -> Any:
+    """(Hkv, G, r, 1, dv) of r rows of probabilities (Hkv, G, r, 1, n_s) and values (n_s, Hkv, dv).
 
-    row_shape: [Hkv, -1, 1, n_s] under batch (each row its own one-row product, values broadcast over the rows of a
-    head), [Hkv, -1, n_s] under rows.
+    Under batch every row of every head is a one-row product, values broadcast over the group and over the rows; under
+    rows the group and the rows are GEMM rows.
     """
-    rows = builder.reshape(probs, row_shape, "av/rows")
-    if form == "rows":
-        heads, _, width = value.shape[1:]
-        value = builder.reshape(value, builder.ints(-1, heads, width), "av/values")
-    mixed = _matmul(builder, rows, value, "av", alpha=1.0, transBatchB=1)
-    return builder.reshape(mixed, out_shape, "av/out")
+    heads, width = value_nHD.shape[1:]
+    if form != "rows":
+        values = builder.reshape(value_nHD, builder.ints(-1, heads, 1, 1, width), "av/values")
+        return _matmul(builder, probs, values, "av", alpha=1.0, transBatchB=1)
+    shape = builder.node("Shape", [probs], "av/shape", dtype="int64")
+    sizes = [
+        builder.node("Slice", [shape, *map(builder.ints, at)], f"av/{name}", dtype="int64")
+        for name, at in (("lead", (0, 3)), ("extent", (4, 5)))
+    ]
+    folded = builder.node("Concat", [builder.ints(heads, -1), sizes[1]], "av/folded", axis=0, dtype="int64")
+    mixed = _matmul(builder, builder.reshape(probs, folded, "av/rows"), value_nHD, "av", alpha=1.0, transBatchB=1)
+    unfolded = builder.node("Concat", [sizes[0], builder.ints(1, width)], "av/unfolded", axis=0, dtype="int64")
+    return builder.reshape(mixed, unfolded, "av/out")
 
 
 def _matmul(builder: NodeBuilder, a: Any, b: Any, name: str, **attrs: Any) -> Any:

@@ -27,15 +27,9 @@ def _reversed(builder: NodeBuilder, data: Any, axis: int, name: str) -> Any:
 
 
 def _with_mask(emit: Emitter, builder: NodeBuilder, context: SiteContext, mask: Any) -> Any:
-    """The layout with another mask: PQ takes it from the context, QB from the site's own nodes as it replays them."""
-    right = builder.replay
-
-    def replay(nodes: Any, tensors: dict[str, Any]) -> None:
-        tensors.setdefault(context.site.mask, mask)
-        right(nodes, tensors)
-
-    builder.replay = replay  # type: ignore[method-assign]
-    return emit(builder, replace(context, mask=mask))
+    """The layout with another mask."""
+    by_row = builder.node("Unsqueeze", [mask, builder.ints(-2)], "fault/row_mask", dtype=context.mask.dtype)
+    return emit(builder, replace(context, mask=mask, row_mask=by_row))
 
 
 def first_mask_row_for_every_query(emit: Emitter) -> Emitter:
