@@ -14,6 +14,7 @@ from qbpass.models.errors import ContractError
 from qbpass.rewrites.builder import NodeBuilder
 from qbpass.rewrites.call_dims import CallDims, emit_call_dims
 from qbpass.rewrites.guard import declare_phase, emit_condition, emit_guarded
+from qbpass.rewrites.head import emit_logits_from
 from qbpass.rewrites.kv_cache import CacheTensors, declare_cache, emit_update, replace_past_shapes
 from qbpass.rewrites.layouts.context import SiteContext
 from qbpass.rewrites.layouts.native import emit_native
@@ -65,6 +66,8 @@ class _Rewriter:
         condition = emit_condition(self.shared, phase, self.plan.phase_mask) if self.emission == "guarded" else None
         for entry in self.plan.sites:
             self._rewrite_site(entry, caches[entry.site.layer], dims, condition)
+        if self.plan.head == "asked":
+            emit_logits_from(self.shared, self.graph, self.contract.logits)
         self.graph.nodes.extend(self.shared.nodes)
         self._replace_interface(caches, phase if condition is not None else None)
 

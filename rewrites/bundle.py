@@ -132,6 +132,8 @@ def _manifest(
         exact_extent_residues=plan.extents.residues,
         segments=plan.segments,
         sites=tuple(_planned(entry) for entry in plan.sites),
+        head=plan.head,
+        head_evidence=dict(plan.head_evidence),
         interface=Interface.of(frozen.contract),
         context_length=frozen.context_length,
         eos_token_ids=frozen.eos_token_ids,

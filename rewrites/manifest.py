@@ -86,6 +86,8 @@ class Manifest(_Frozen):
     exact_extent_residues: tuple[int, ...]
     segments: int = Field(ge=1, le=64)
     sites: tuple[PlannedSite, ...]
+    head: Literal["all", "asked"]  # logits of every row of a call, or from the row the call asks for
+    head_evidence: dict[str, Any]
     interface: Interface
     context_length: int | None
     eos_token_ids: tuple[int, ...]

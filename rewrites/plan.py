@@ -17,6 +17,8 @@ LAYOUTS: tuple[Layout, ...] = ("qb", "pq")
 #: a batch entry of one row; batch_transposed: the same over an explicitly transposed K.
 ProductForm = Literal["rows", "batch", "batch_transposed"]
 
+HeadForm = Literal["all", "asked"]
+
 
 @dataclass(frozen=True)
 class SiteForm:
@@ -36,12 +38,17 @@ class SitePlan:
 
 @dataclass(frozen=True)
 class RewritePlan:
-    """One layout for every admitted site of a decoder, active in the phases of `phase_mask`."""
+    """One layout for every admitted site of a decoder, active in the phases of `phase_mask`.
+
+    head: logits of all rows of a call, as exported, or only from the row the caller asks for (head.py).
+    """
 
     layout: Layout
     phase_mask: int
     max_queries: int
     sites: tuple[SitePlan, ...]
+    head: HeadForm = "all"
+    head_evidence: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def extents(self) -> ExtentRule:
@@ -65,7 +72,8 @@ class RewritePlan:
         rule = self.extents
         lines = [
             f"layout {self.layout}, active in: {phases}; up to {self.max_queries} queries; "
-            f"{self.segments} AV segment(s), exact extents n % {rule.modulus} in {list(rule.residues)}"
+            f"{self.segments} AV segment(s), exact extents n % {rule.modulus} in {list(rule.residues)}; "
+            f"logits of {'the rows asked for' if self.head == 'asked' else 'all rows'}"
         ]
         for entry in self.sites:
             site = entry.site

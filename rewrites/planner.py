@@ -11,6 +11,7 @@ from qbpass.models.decoder import Decoder
 from qbpass.models.errors import QbpassError
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.falsify import SiteFalsifier, tail_rule
+from qbpass.rewrites.head import falsify_head
 from qbpass.rewrites.phases import PREFILL_PHASES
 from qbpass.rewrites.plan import Layout, ProductForm, RewritePlan, SiteForm, SitePlan
 
@@ -65,7 +66,9 @@ def make_plan(
             chosen[key] = choose_form(falsifier, layout)
         form, evidence = chosen[key]
         plans.append(SitePlan(site, form, evidence))
-    return RewritePlan(layout, phase_mask, max_queries, tuple(plans))
+    progress("trying the language-model head")
+    head = falsify_head(frozen, spec)
+    return RewritePlan(layout, phase_mask, max_queries, tuple(plans), head["form"], head)
 
 
 def _admitted_sites(report: AdmissionReport) -> list[AttentionSite]:

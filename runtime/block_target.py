@@ -11,8 +11,10 @@ from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.extents import ExtentRule, segment_extents
 from qbpass.rewrites.guard import PHASE_INPUT
+from qbpass.rewrites.head import LOGITS_FROM
 from qbpass.rewrites.manifest import Interface
 from qbpass.rewrites.phases import Phase, layout_active
+from qbpass.rewrites.plan import HeadForm
 from qbpass.runtime.buffers import KVBuffers
 from qbpass.runtime.call_error import session_run
 from qbpass.runtime.phase_guard import PhaseGuard, Stage
@@ -37,12 +39,14 @@ class BlockTarget:
         guard: PhaseGuard | None = None,
         native_session: Any = None,
         phase_mask: int = 0,
+        head: HeadForm = "all",
     ):
         """native_session, phase_mask: only where `session` is a straight-line graph of the active layout; calls in
         phases outside the mask run on `native_session`.
         """
         self.session = session
         self._native_session, self._phase_mask = native_session, phase_mask
+        self._head = head
         self.interface = interface
         self.vocab_size = interface.vocab_size
         self.context_length = context_length
@@ -73,6 +77,7 @@ class BlockTarget:
             context_length=bundle.manifest.context_length,
             native_session=native_session,
             phase_mask=bundle.manifest.phase_mask,
+            head=bundle.manifest.head,
         )
 
     def native(self, spec: SessionSpec) -> BlockTarget:
@@ -88,6 +93,7 @@ class BlockTarget:
             guard=PhaseGuard(self.guard.role, native_only=True),
             native_session=self._native_session,
             phase_mask=self._phase_mask,
+            head=self._head,
         )
 
     @property
@@ -104,7 +110,8 @@ class BlockTarget:
 
         Last row of logits, (1, vocabulary).
         """
-        logits = np.empty((len(tokens), self.vocab_size), self._logits_dtype)
+        rows = 1 if self._head == "asked" else len(tokens)
+        logits = np.empty((rows, self.vocab_size), self._logits_dtype)
         with self.guard.at(Stage.PREFILL):
             # Prefill is longer than a block: its value segments all read the whole extent.
             self._call(tokens, [self._length + len(tokens)] * self._segments, logits)
@@ -139,6 +146,8 @@ class BlockTarget:
             names.attention_mask: np.ones((1, full), np.int64),
             names.position_ids: np.arange(past, full, dtype=np.int64)[None],
         }
+        if self._head == "asked":
+            feeds[LOGITS_FROM] = np.array([len(tokens) - len(logits)], np.int64)
         if self._native_session is None:
             feeds[PHASE_INPUT] = np.array(self.guard.value, np.int64)
         for name, array in feeds.items():

@@ -38,6 +38,7 @@ class KVBuffers:
         self.capacity = 0
         self._parts = [part for layer in layers for part in _parts(layer, segments)]
         self._values: list[Any] = []
+        self._pointers: list[int] = []
 
     def reserve(self, rows: int) -> None:
         """Room for `rows` positions. Growing throws the contents away: call it before a request starts."""
@@ -51,14 +52,15 @@ class KVBuffers:
             ort.OrtValue.ortvalue_from_shape_and_type((self.capacity, p.heads, p.width), p.dtype, self.device, 0)
             for p in self._parts
         ]
+        self._pointers = [value.data_ptr() for value in self._values]  # asked for once: a call binds every one of them
 
     def bind(self, binding: Any, extents: list[int]) -> None:
         """Bind rows [0, extents[-1]) as cache in and out, and the shorter prefixes as value segments."""
         full = extents[-1]
         if full > self.capacity:
             raise ValueError(f"{full} rows asked of a cache of {self.capacity}")
-        for part, value in zip(self._parts, self._values, strict=True):
-            pointer, device = value.data_ptr(), self.device
+        device = self.device
+        for part, pointer in zip(self._parts, self._pointers, strict=True):
             shape = (full, part.heads, part.width)
             binding.bind_input(part.source, device, 0, part.dtype, shape, pointer)
             binding.bind_output(part.target, device, 0, part.dtype, shape, pointer)

@@ -72,4 +72,5 @@ def _block_target(bundle: Bundle, layout: Layout, spec: SessionSpec) -> BlockTar
         segments=plan.segments,
         max_queries=plan.max_queries,
         context_length=bundle.manifest.context_length,
+        head=plan.head,
     )

@@ -1,0 +1,90 @@
+"""Logits for the rows that are asked for. A prompt needs its last row alone; the exported graph computes all of them.
+
+The language-model head is a fifth of a small model's work and its logits are the largest tensor of a prefill: 200 KB a
+row at a vocabulary of 50,000. Its rows may be left out only where one row computed alone is the row computed among
+many, and whether that holds is tried on the head's own weights (`falsify_head`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import helper
+
+from qbpass.models.decoder import Decoder
+from qbpass.models.session import SessionSpec, open_session
+from qbpass.rewrites.builder import NodeBuilder
+
+#: Graph input, int64 of one element: the first row of the call whose logits are computed.
+LOGITS_FROM = "qbpass.logits_from"
+
+#: Numbers of rows the head is tried at: around the powers of two, where kernels change tiles, and between.
+ROWS = (2, 3, 4, 5, 8, 13, 16, 17, 31, 33, 48, 64, 65, 100, 127, 128, 129, 200, 256, 257)
+
+
+@dataclass(frozen=True)
+class HeadWitness:
+    """rows: how many were computed together; replay with numpy's default_rng(seed), in the order of ROWS."""
+
+    rows: int
+    seed: int
+    max_abs_difference: float
+
+
+def find_head(frozen: Decoder) -> onnx.NodeProto | None:
+    """The MatMul of hidden states (1, q, width) and constant weights that gives the logits; None for another head."""
+    graph = frozen.model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        if frozen.contract.logits in node.output:
+            plain = node.op_type == "MatMul" and not node.domain and node.input[1] in weights
+            return cast("onnx.NodeProto", node) if plain else None
+    return None
+
+
+def emit_logits_from(builder: NodeBuilder, graph: gs.Graph, logits: str) -> None:
+    """Cut the head's input to the rows from LOGITS_FROM on; with 0 it is every row, as exported."""
+    start = gs.Variable(LOGITS_FROM, dtype=np.int64, shape=[1])
+    head = next(node for node in graph.nodes if any(output.name == logits for output in node.outputs))
+    hidden = head.inputs[0]
+    last = builder.ints(np.iinfo(np.int64).max)
+    head.inputs[0] = builder.node("Slice", [hidden, start, last, builder.ints(1)], "head/rows", dtype=hidden.dtype)
+    graph.inputs.append(start)
+
+
+def falsify_head(frozen: Decoder, spec: SessionSpec, seed: int = 0) -> dict[str, Any]:
+    """Whether the last row among many differs from the row alone, on random hidden states. Verdict false or unknown."""
+    node = find_head(frozen)
+    if node is None:
+        return {"form": "all", "verdict": "unknown", "reason": "the logits are no product with constant weights"}
+    session = open_session(_head_model(frozen, node), spec, weights_folder=frozen.folder)
+    rng = np.random.default_rng(seed)
+    width = session.get_inputs()[0].shape[-1]
+    for rows in ROWS:
+        hidden = rng.standard_normal((1, rows, width), dtype=np.float32)
+        among = session.run(None, {"hidden": hidden})[0][:, -1:]
+        alone = session.run(None, {"hidden": np.ascontiguousarray(hidden[:, -1:])})[0]
+        if among.tobytes() != alone.tobytes():
+            witness = HeadWitness(rows, seed, float(np.max(np.abs(among - alone))))
+            return {"form": "all", "verdict": "false", "witness": asdict(witness)}
+    return {"form": "asked", "verdict": "unknown", "rows": list(ROWS), "seed": seed}
+
+
+def _head_model(frozen: Decoder, node: onnx.NodeProto) -> bytes:
+    """The head alone, its weights by the frozen graph's own reference."""
+    weights = next(tensor for tensor in frozen.model.graph.initializer if tensor.name == node.input[1])
+    kind = weights.data_type
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["hidden", weights.name], ["logits"])],
+        "head",
+        [helper.make_tensor_value_info("hidden", kind, [1, "rows", weights.dims[0]])],
+        [helper.make_tensor_value_info("logits", kind, [1, "rows", weights.dims[1]])],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=frozen.model.opset_import, ir_version=frozen.model.ir_version)
+    serialized: bytes = model.SerializeToString()
+    return serialized
