@@ -97,7 +97,7 @@ class _Rewriter:
             original={name: self.producers[name] for name in site.nodes.all()},
             max_queries=self.plan.max_queries,
         )
-        self._check_not_aliased(context)
+        self._check_dtypes(context)
         self._emit(builder, context, condition)
         self.graph.nodes.extend(builder.nodes)
         for past, width in ((site.past_key, site.head_dim), (site.past_value, site.value_dim)):
@@ -116,7 +116,7 @@ class _Rewriter:
             return cache.segments_in
         return emit_ordered_prefixes(builder, site, cache, dims)
 
-    def _check_not_aliased(self, context: SiteContext) -> None:
+    def _check_dtypes(self, context: SiteContext) -> None:
         if context.q_1HqD.dtype != context.key_nHD.dtype:
             raise ContractError(
                 f"{context.site.name}: queries are {context.q_1HqD.dtype}, keys {context.key_nHD.dtype}"

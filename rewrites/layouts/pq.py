@@ -61,6 +61,6 @@ def query_extent(context: SiteContext, j: int) -> Any:
 
 
 def _row(builder: NodeBuilder, tensor: Any, j: int, name: str) -> Any:
-    return builder.node(
-        "Slice", [tensor, builder.ints(j), builder.ints(j + 1), builder.ints(2)], name, dtype=tensor.dtype
-    )
+    """Row j of a tensor whose last axes are (q, width); masks may have fewer axes before them than queries."""
+    bounds = [builder.ints(value) for value in (j, j + 1, -2)]
+    return builder.node("Slice", [tensor, *bounds], name, dtype=tensor.dtype)
