@@ -18,6 +18,7 @@ QUESTION = "Write a haiku about bits, then write the same haiku again."
 def demo(out: Path, source: str = SOURCE, max_new_tokens: int = 64) -> int:
     """Everything lands in `out`; an earlier demo's is replaced. Exit code: 0 where the bits were the same."""
     model, bundle, report = out / "model", out / "bundle", out / "qualification.json"
+    results = ["--json", str(report), "--plot", str(out / "qualification.svg")]
     for old in (model, bundle):
         shutil.rmtree(old, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
@@ -30,7 +31,7 @@ def demo(out: Path, source: str = SOURCE, max_new_tokens: int = 64) -> int:
         ["admit", str(model)],
         ["rewrite", str(model), str(bundle), "--layout", "qb"],
         ["generate", str(bundle), "-p", QUESTION, *tokens],
-        ["qualify", str(bundle), "--prompts", str(prompts), *tokens, "--replay-rows", "8", "--json", str(report)],
+        ["qualify", str(bundle), "--prompts", str(prompts), *tokens, "--replay-rows", "8", *results],
     ]
     for command in commands:
         print(f"\n$ qbpass {shlex.join(command)}", flush=True)

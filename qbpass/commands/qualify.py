@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from qbpass.arms_picture import write_picture
 from qbpass.arms_table import show_arms
 from qbpass.commands.options import Draft, Json, Provider, Threads, Width, checked_draft, session_spec
 from qbpass.json_file import write_json
@@ -32,6 +33,9 @@ def qualify(
     provider: Provider = "cpu",
     threads: Threads = None,
     json: Json = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write the arms as a picture.")
+    ] = None,
 ) -> None:
     """Run every arm on every prompt and compare with serial decoding: tokens, stop reasons, and logits byte for byte.
 
@@ -59,6 +63,8 @@ def qualify(
         report = qualify_bundle(opened, read, options, spec, steps.count)
     if json is not None:
         write_json(json, report.to_json())
+    if plot is not None:
+        write_picture(plot, report)
     if str(json) != "-":
         show_arms(report)
     raise typer.Exit(0 if report.exact else 1)
