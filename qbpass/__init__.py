@@ -40,7 +40,7 @@ _HOMES = {
     "make_plan": "qbpass.rewrites.planner",
     "open_bundle": "qbpass.rewrites.bundle",
     "qualify": "qbpass.evidence.qualify",
-    "write_bundle": "qbpass.rewrites.bundle",
+    "write_bundle": "qbpass.rewrites.bundle_writer",
 }
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from qbpass.models.recipe import Recipe
     from qbpass.models.session import SessionSpec
     from qbpass.models.tokenizer import TextCodec
-    from qbpass.rewrites.bundle import Bundle, check_recipe, open_bundle, write_bundle
+    from qbpass.rewrites.bundle import Bundle, check_recipe, open_bundle
+    from qbpass.rewrites.bundle_writer import write_bundle
     from qbpass.rewrites.phases import Phase
     from qbpass.rewrites.plan import RewritePlan
     from qbpass.rewrites.planner import RewriteRefused, make_plan

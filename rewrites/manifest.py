@@ -15,6 +15,8 @@ from qbpass.models.recipe import Recipe
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "qbpass.json"
 
+Emit = Literal["guarded", "specialized"]
+
 #: A file in the bundle's own folder: a bundle from a stranger can name none outside it.
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 
@@ -81,7 +83,7 @@ class Manifest(_Frozen):
     layout: Literal["qb", "pq"]
     phase_mask: int = Field(ge=0, le=15)
     max_queries: int = Field(ge=1, le=64)
-    emission: Literal["guarded", "specialized"]
+    emission: Emit
     exact_extent_modulus: int = Field(ge=1, le=64)
     exact_extent_residues: tuple[int, ...]
     segments: int = Field(ge=1, le=64)

@@ -13,7 +13,8 @@ import pytest
 from qbpass.models.export import cached_export
 from qbpass.models.loading import load_decoder
 from qbpass.models.session import SessionSpec
-from qbpass.rewrites.bundle import Bundle, write_bundle
+from qbpass.rewrites.bundle import Bundle
+from qbpass.rewrites.bundle_writer import write_bundle
 
 
 @pytest.fixture(scope="session")

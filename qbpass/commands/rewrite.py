@@ -81,7 +81,7 @@ def _write(
     emit: Emit,
 ) -> tuple[Bundle, RewritePlan]:
     """The bundle in the first of `layouts` that is not proven wrong here. Raises RewriteRefused where all are."""
-    from qbpass.rewrites.bundle import write_bundle
+    from qbpass.rewrites.bundle_writer import write_bundle
     from qbpass.rewrites.planner import RewriteRefused
 
     for layout in layouts:

@@ -16,7 +16,9 @@ from qbpass.models.decoder import Decoder
 from qbpass.models.errors import BundleError, QbpassError
 from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites import bundle as bundle_module
-from qbpass.rewrites.bundle import Bundle, check_recipe, open_bundle, plan_for, write_bundle
+from qbpass.rewrites import bundle_writer as writer_module
+from qbpass.rewrites.bundle import Bundle, check_recipe, open_bundle, plan_for
+from qbpass.rewrites.bundle_writer import write_bundle
 from qbpass.rewrites.manifest import MANIFEST_FILE
 from qbpass.rewrites.plan import Layout, RewritePlan
 
@@ -36,7 +38,7 @@ def quick(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Decoder:
         "make_plan": lambda frozen, report, layout, spec, **kw: plan_of(tiny_bundle, layout)
     }
     for name, stand_in in plans.items():
-        monkeypatch.setattr(bundle_module, name, stand_in)
+        monkeypatch.setattr(writer_module, name, stand_in)
     return tiny_bundle.reference
 
 
@@ -188,7 +190,7 @@ def test_a_crash_while_writing_leaves_the_earlier_bundle_whole_and_nothing_behin
     def crash(*args: object, **kwargs: object) -> None:
         raise Crash
 
-    monkeypatch.setattr(bundle_module, where, crash)
+    monkeypatch.setattr(writer_module, where, crash)
     with pytest.raises(Crash):
         write_bundle(quick, copy, "qb", SPEC)
     assert contents(copy) == before

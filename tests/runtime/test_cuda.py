@@ -12,7 +12,8 @@ from qbpass.evidence.forced_replay import ReplayCount, replay, serial_rows
 from qbpass.models.errors import ProviderError
 from qbpass.models.loading import load_decoder
 from qbpass.models.session import SessionSpec, open_session
-from qbpass.rewrites.bundle import check_recipe, write_bundle
+from qbpass.rewrites.bundle import check_recipe
+from qbpass.rewrites.bundle_writer import write_bundle
 from qbpass.rewrites.planner import RewriteRefused
 from qbpass.runtime.block_target import BlockTarget
 from qbpass.runtime.serial_target import SerialTarget

@@ -11,7 +11,8 @@ from decoder_blocks import SPEC, random_tokens
 
 from qbpass.evidence.forced_replay import ReplayCount, replay, serial_rows
 from qbpass.models.loading import load_decoder
-from qbpass.rewrites.bundle import Bundle, write_bundle
+from qbpass.rewrites.bundle import Bundle
+from qbpass.rewrites.bundle_writer import write_bundle
 from qbpass.runtime.block_target import BlockTarget
 from qbpass.runtime.serial_target import SerialTarget
 
