@@ -67,6 +67,7 @@ def rewrite(
         say(line)
     for evidence in _distinct([site.evidence for site in plan.sites]):
         _show_trials(evidence["trials"], plan.layout)
+    say(f"  {_head(plan.head_evidence)}")
     size = sum(file.stat().st_size for file in bundle.folder.iterdir())
     say(f"{bundle.folder}: a bundle of {size / 2**20:,.1f} MiB, for {spec.threads} thread(s) on {spec.provider}")
 
@@ -112,6 +113,22 @@ def _show_refusal(refused: RewriteRefused) -> None:
     if refused.report is not None:
         show_admission(refused.report, every_site=False)
     typer.echo(f"qbpass: {refused}", err=True)
+
+
+def _head(evidence: Mapping[str, Any]) -> str:
+    """What was tried of the language-model head before its rows were left out of a prompt's call, or kept."""
+    if "rows" in evidence:
+        return (
+            f"head, a prompt's last row alone: unknown, among {len(evidence['rows'])} numbers of rows up to "
+            f"{max(evidence['rows'])} none changes it"
+        )
+    if evidence["verdict"] == "false":
+        witness = evidence["witness"]
+        return (
+            f"head, a prompt's last row alone: false, among {witness['rows']} rows it differs by "
+            f"{witness['max_abs_difference']:.3g} (seed {witness['seed']}): all rows are computed, as exported"
+        )
+    return f"head: {evidence['reason']}: all rows are computed, as exported"
 
 
 def _forms(plan: RewritePlan) -> list[str]:
