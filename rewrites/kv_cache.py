@@ -50,7 +50,7 @@ class CacheTensors:
 
 def declare_cache(site: AttentionSite, segments: int) -> CacheTensors:
     """The site's new graph inputs and outputs."""
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(site.elem_type)
+    dtype = numpy_dtype(site.elem_type)
 
     def variable(name: str, rows: str, width: int) -> gs.Variable:
         return gs.Variable(name, dtype=dtype, shape=[rows, site.kv_heads, width])

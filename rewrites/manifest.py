@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from qbpass.models.contract import DecoderContract, KVPair
 from qbpass.models.recipe import Recipe
 
-SCHEMA_VERSION = 1
 MANIFEST_FILE = "qbpass.json"
 
 Emit = Literal["guarded", "specialized"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +71,3 @@ class SiteRunner:
                 feeds[segment_name(layer, index)] = operands.value_nHD[:end]
         output: np.ndarray = self.session.run(None, {k: v for k, v in feeds.items() if k in self.inputs})[0]
         return output
-
-    def rows(self, operands: Operands, positions: range) -> Iterator[np.ndarray]:
-        """(1, H, 1, dv) for each position, one call each: serial decoding."""
-        for position in positions:
-            yield self.block(operands, position, 1)

@@ -17,6 +17,7 @@ from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.plan import HeadForm
 from qbpass.runtime.buffers import KVBuffers
 from qbpass.runtime.call_error import session_run
+from qbpass.runtime.logits_type import logits_dtype
 from qbpass.runtime.phase_guard import PhaseGuard, Stage
 
 
@@ -55,7 +56,7 @@ class BlockTarget:
         self._extents, self._segments = extents, segments
         self._device = "cuda" if spec.provider == "cuda" else "cpu"
         self._buffers = KVBuffers(interface.layers, segments, self._device)
-        self._logits_dtype = _LOGITS[session_output_type(session, interface.logits)]
+        self._logits_dtype = logits_dtype(session, interface.logits)
         self._rows = np.empty((max_queries, interface.vocab_size), self._logits_dtype)
         self._length = 0
 
@@ -168,11 +169,3 @@ class BlockTarget:
 
 def _open(bundle: Bundle, graph: str, spec: SessionSpec) -> Any:
     return open_session(bundle.graph(graph), spec, weights_folder=bundle.folder)
-
-
-_LOGITS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
-
-
-def session_output_type(session: Any, name: str) -> str:
-    """ONNX Runtime's type string of an output."""
-    return next(str(entry.type) for entry in session.get_outputs() if entry.name == name)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 
-from qbpass.rewrites.kv_cache import cache_name, segment_name, updated_name
+from qbpass.rewrites.kv_cache import cache_name, numpy_dtype, segment_name, updated_name
 from qbpass.rewrites.manifest import CacheLayer
 
 #: Capacities are multiples of this many rows, so that a slightly longer request reuses the buffers.
@@ -74,7 +73,7 @@ class KVBuffers:
 
 
 def _parts(layer: CacheLayer, segments: int) -> tuple[_Part, _Part]:
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(layer.elem_type))
+    dtype = numpy_dtype(layer.elem_type)
     names = tuple(segment_name(layer.layer, s) for s in range(segments - 1))
 
     def part(kind: str, width: int, prefixes: tuple[str, ...]) -> _Part:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 
 from qbpass.models.contract import DecoderContract
 from qbpass.models.decoder import Decoder
 from qbpass.models.session import SessionSpec, open_session
-from qbpass.runtime.block_target import _LOGITS, session_output_type
+from qbpass.rewrites.kv_cache import numpy_dtype
 from qbpass.runtime.call_error import session_run
+from qbpass.runtime.logits_type import logits_dtype
 
 
 class SerialTarget:
@@ -36,7 +36,7 @@ class SerialTarget:
         self.context_length = context_length
         self.max_queries = max_queries
         self._device = "cuda" if spec.provider == "cuda" else "cpu"
-        self._logits_dtype = _LOGITS[session_output_type(session, contract.logits)]
+        self._logits_dtype = logits_dtype(session, contract.logits)
         self._pairs = [
             (past, present)
             for pair in contract.kv
@@ -107,5 +107,5 @@ class SerialTarget:
     def _empty(self, shape: tuple[int, ...], elem_type: int) -> Any:
         import onnxruntime as ort
 
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(elem_type)
+        dtype = numpy_dtype(elem_type)
         return ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, dtype), self._device, 0)

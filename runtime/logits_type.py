@@ -1,0 +1,19 @@
+"""The element type of a session's logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qbpass.models.errors import ContractError
+
+_TYPES: dict[str, type[np.floating[Any]]] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+
+
+def logits_dtype(session: Any, name: str) -> np.dtype[Any]:
+    """The numpy dtype of output `name`. Raises ContractError for a type numpy has no array of."""
+    kind = next(str(entry.type) for entry in session.get_outputs() if entry.name == name)
+    if kind not in _TYPES:
+        raise ContractError(f"the logits are {kind}: export the model with float32 or float16 logits")
+    return np.dtype(_TYPES[kind])
