@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from measuring.claims import Claim, answer, show_claims
 from measuring.interleaved import Ratio
-from measuring.script import parser, positive, run
+from measuring.script import add_request, parser, run
 
 from qbpass.models.errors import QbpassError
 from qbpass.models.loading import find_graph
@@ -96,10 +96,7 @@ def show(results: dict[str, Any]) -> None:
 def options() -> argparse.Namespace:
     made = parser(__doc__, rounds=3)
     made.add_argument("--model", type=Path, metavar="MODEL", help="the export the bundle was made from")
-    made.add_argument("--prompt", type=positive, default=32, metavar="N", help="prompt tokens (default: %(default)s)")
-    made.add_argument(
-        "--tokens", type=positive, default=16, metavar="N", help="generated tokens (default: %(default)s)"
-    )
+    add_request(made, prompt=32, tokens=16)
     return made.parse_args()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from measuring.claims import Claim, answer, show_claims
 from measuring.interleaved import interleave
-from measuring.script import parser, positive, run, spec_of
+from measuring.script import add_request, parser, run, spec_of
 from measuring.user_loop import bound_loop, numpy_loop, plain_session
 
 from qbpass.evidence.forced_replay import serial_rows
@@ -74,10 +74,7 @@ def show(results: dict[str, Any]) -> None:
 
 def options() -> argparse.Namespace:
     made = parser(__doc__, rounds=7)
-    made.add_argument("--prompt", type=positive, default=32, metavar="N", help="prompt tokens (default: %(default)s)")
-    made.add_argument(
-        "--tokens", type=positive, default=64, metavar="N", help="generated tokens (default: %(default)s)"
-    )
+    add_request(made, prompt=32, tokens=64)
     return made.parse_args()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from measuring.claims import ABSENT, answer
-from measuring.script import parser, positive, run, spec_of
+from measuring.script import add_request, parser, run, spec_of
 
 from qbpass.rewrites.bundle import check_recipe, open_bundle
 from qbpass.runtime.block_target import BlockTarget
@@ -129,10 +129,7 @@ def show(results: dict[str, Any]) -> None:
 
 def options() -> argparse.Namespace:
     made = parser(__doc__, rounds=3)
-    made.add_argument("--prompt", type=positive, default=256, metavar="N", help="prompt tokens (default: %(default)s)")
-    made.add_argument(
-        "--tokens", type=positive, default=64, metavar="N", help="generated tokens (default: %(default)s)"
-    )
+    add_request(made, prompt=256, tokens=64)
     return made.parse_args()
 
 

@@ -32,6 +32,14 @@ def parser(description: str | None, *, rounds: int, bundle: bool = True) -> argp
     return made
 
 
+def add_request(made: argparse.ArgumentParser, *, prompt: int, tokens: int) -> None:
+    """--prompt and --tokens, the size of the request a script runs."""
+    for name, default, what in (("--prompt", prompt, "prompt"), ("--tokens", tokens, "generated")):
+        made.add_argument(
+            name, type=positive, default=default, metavar="N", help=f"{what} tokens (default: %(default)s)"
+        )
+
+
 def positive(text: str) -> int:
     """An integer of at least 1, for argparse."""
     value = int(text)
