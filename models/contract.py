@@ -1,4 +1,4 @@
-"""What a decoder's graph takes and gives: token ids, mask, positions, KV pairs, logits."""
+"""What a decoder's graph takes and gives where qbpass can run it: token ids, mask, positions, KV pairs, logits."""
 
 from __future__ import annotations
 
@@ -6,13 +6,31 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class KVPair:
-    """One layer's KV cache as the export has it.
+class CachePair:
+    """One layer's self-attention cache as the graph has it, complete or not.
+
+    None stands for what the graph does not have (a past that it never takes) or does not say (a symbolic head
+    dimension). Where one tensor holds keys and values, the key's name and the value's are the same.
+    """
+
+    layer: int
+    past_key: str | None
+    past_value: str | None
+    present_key: str | None
+    present_value: str | None
+    kv_heads: int | None
+    key_dim: int | None
+    value_dim: int | None
+    elem_type: int  # onnx.TensorProto.DataType
+
+
+@dataclass(frozen=True)
+class KVPair(CachePair):
+    """One layer's KV cache, complete.
 
     Past (1, kv_heads, past, head_dim) in, present (1, kv_heads, n, head_dim) out.
     """
 
-    layer: int
     past_key: str
     past_value: str
     present_key: str
@@ -20,7 +38,6 @@ class KVPair:
     kv_heads: int
     key_dim: int
     value_dim: int
-    elem_type: int  # onnx.TensorProto.DataType
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import onnx
 
 from qbpass.models.contract import DecoderContract
+from qbpass.models.interface import Interface
 
 
 @dataclass(frozen=True)
@@ -16,10 +18,15 @@ class Decoder:
 
     path: Path  # the .onnx file
     model: onnx.ModelProto
-    contract: DecoderContract
+    interface: Interface
     context_length: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     tokenizer_files: dict[str, Path] = field(default_factory=dict)  # "tokenizer.json", "chat_template.jinja", ...
+
+    @cached_property
+    def contract(self) -> DecoderContract:
+        """The complete interface. Raises ContractError where the graph is not a decoder that qbpass can run."""
+        return self.interface.contract
 
     @property
     def folder(self) -> Path:

@@ -17,6 +17,7 @@ from qbpass.models.errors import ContractError, ModelFileError, ProviderError
 from qbpass.models.find_contract import find_contract
 from qbpass.models.graph_io import read_graph, weight_files
 from qbpass.models.graph_order import subgraphs
+from qbpass.models.interface import Interface
 from qbpass.models.session import SessionSpec, open_session
 
 FROZEN_KEY = "qbpass.frozen"  # the onnxruntime version that optimized the graph
@@ -60,7 +61,7 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
         _publish(staging, folder)
     path = folder / GRAPH_FILE
     model = read_graph(path)
-    return replace(decoder, path=path, model=model, contract=find_contract(model))
+    return replace(decoder, path=path, model=model, interface=Interface.of(find_contract(model)))
 
 
 def _check_provider(decoder: Decoder, spec: SessionSpec) -> None:

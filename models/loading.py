@@ -9,6 +9,7 @@ from qbpass.models.decoder import Decoder
 from qbpass.models.errors import ModelFileError
 from qbpass.models.find_contract import find_contract
 from qbpass.models.graph_io import read_graph
+from qbpass.models.interface import Interface
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -34,7 +35,7 @@ def load_decoder(path: Path) -> Decoder:
     return Decoder(
         path=graph,
         model=model,
-        contract=find_contract(model),
+        interface=Interface.of(find_contract(model)),
         context_length=context_length(files),
         eos_token_ids=eos_token_ids(files),
         tokenizer_files={name: file for name, file in files.items() if name in TOKENIZER_FILES},

@@ -16,7 +16,7 @@ from qbpass.admission.admit import admit
 from qbpass.models.decoder import Decoder
 from qbpass.models.digests import file_digest
 from qbpass.models.errors import BundleError
-from qbpass.models.find_contract import find_contract
+from qbpass.models.find_interface import find_interface
 from qbpass.models.freeze import GRAPH_FILE
 from qbpass.models.graph_io import read_graph
 from qbpass.models.recipe import Recipe, mismatches, recipe_of
@@ -70,14 +70,14 @@ def open_bundle(folder: Path) -> Bundle:
             f"{path} is not a manifest this qbpass reads ({_first(error)}): rewrite the model again"
         ) from error
     model = read_graph(folder / GRAPH_FILE)
-    contract = find_contract(model)
+    interface = find_interface(model)
     rule = ExtentRule(manifest.exact_extent_modulus, manifest.exact_extent_residues)
     if manifest.layout == "qb" and manifest.segments < rule.segments(manifest.max_queries):
         raise BundleError(f"{path} has fewer value segments than its extents need: rewrite the model again")
-    if Interface.of(contract) != manifest.interface:
+    if Interface.of(interface.contract) != manifest.interface:
         raise BundleError(f"{folder / GRAPH_FILE} is not the graph the manifest describes: rewrite the model again")
     files = {name: folder / name for name in manifest.tokenizer_files if (folder / name).is_file()}
-    reference = Decoder(folder / GRAPH_FILE, model, contract, manifest.context_length, manifest.eos_token_ids, files)
+    reference = Decoder(folder / GRAPH_FILE, model, interface, manifest.context_length, manifest.eos_token_ids, files)
     return Bundle(folder, manifest, reference)
 
 

@@ -12,6 +12,7 @@ from onnx import TensorProto
 
 from qbpass.models.contract import DecoderContract, KVPair
 from qbpass.models.decoder import Decoder
+from qbpass.models.interface import Interface
 
 VOCABULARY = 16
 
@@ -72,7 +73,7 @@ class SiteGraph:
         writer.node("MatMul", [hidden, self.weight(self.width, VOCABULARY)], "logits")
         writer.output("logits", self.elem_type, knobs.batch, knobs.rows, VOCABULARY)
         contract = DecoderContract("input_ids", "attention_mask", None, "logits", tuple(pairs), VOCABULARY)
-        return Decoder(Path("tiny.onnx"), writer.model(), contract)
+        return Decoder(Path("tiny.onnx"), writer.model(), Interface.of(contract))
 
     def pair(self, layer: int) -> KVPair:
         knobs = self.knobs

@@ -35,7 +35,7 @@ def test_the_same_decoder_in_the_same_process_has_the_same_recipe(frozen: Decode
 
 def load_like(decoder: Decoder) -> Decoder:
     again = load_decoder(decoder.path)
-    return Decoder(again.path, again.model, again.contract, None, decoder.eos_token_ids, decoder.tokenizer_files)
+    return Decoder(again.path, again.model, again.interface, None, decoder.eos_token_ids, decoder.tokenizer_files)
 
 
 def test_a_recipe_survives_json(frozen: Decoder) -> None:

@@ -78,7 +78,7 @@ def test_a_head_that_is_no_product_with_constant_weights_is_left_as_exported(tin
     model = onnx.ModelProto()
     model.CopyFrom(tiny_bundle.reference.model)
     next(node for node in model.graph.node if "logits" in node.output).op_type = "Identity"
-    other = Decoder(Path("reference.onnx"), model, tiny_bundle.reference.contract)
+    other = Decoder(Path("reference.onnx"), model, tiny_bundle.reference.interface)
     assert find_head(tiny_bundle.reference) is not None
     assert find_head(other) is None
     assert falsify_head(other, SPEC)["form"] == "all"
