@@ -18,7 +18,7 @@ from qbpass.models.find_contract import find_contract
 from qbpass.models.graph_io import read_graph, weight_files
 from qbpass.models.graph_order import subgraphs
 from qbpass.models.interface import Interface
-from qbpass.models.session import SessionSpec, open_session
+from qbpass.models.session import COMPILING, SessionSpec, open_session
 
 FROZEN_KEY = "qbpass.frozen"  # the onnxruntime version that optimized the graph
 SOURCE_KEY = "qbpass.source"  # digest of the graph it was made from
@@ -41,6 +41,10 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
     Both files are made in a folder beside `folder` and moved when complete: a run that fails or is killed before that
     leaves earlier work whole. A decoder that is frozen already is returned as it is.
 
+    A provider that compiles its part of the graph leaves nothing that could be written out. For it the frozen graph is
+    what the provider-independent ("basic") optimizer leaves, which is what such a provider is handed: with optimization
+    off, OpenVINO gives that graph the bits that its default session gives the export.
+
     Raises ModelFileError where the disk is too small or the graph can't be loaded, ContractError where the optimizer
     changed the inputs or outputs, ProviderError as `open_session` does, and where the decoder was frozen for
     another one.
@@ -51,8 +55,7 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _check_space(decoder, folder.parent)
     with _staging(folder) as staging:
-        # The session itself is not needed: only the file it writes.
-        open_session(decoder.path, spec, optimize=True, write_optimized=staging / GRAPH_FILE)
+        _write_optimized(decoder, spec, staging / GRAPH_FILE)
         model = read_graph(staging / GRAPH_FILE)
         _check_interface(decoder, model)
         _strip_unused_opsets(model)
@@ -62,6 +65,15 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
     path = folder / GRAPH_FILE
     model = read_graph(path)
     return replace(decoder, path=path, model=model, interface=Interface.of(find_contract(model)))
+
+
+def _write_optimized(decoder: Decoder, spec: SessionSpec, path: Path) -> None:
+    """The sessions themselves are not needed: only the file that one writes."""
+    if spec.provider not in COMPILING:
+        open_session(decoder.path, spec, optimize=True, write_optimized=path)
+        return
+    spec.provider_list()  # raises where the provider is not there, though another one writes the graph
+    open_session(decoder.path, replace(spec, provider="cpu"), optimize=True, level="basic", write_optimized=path)
 
 
 def _check_provider(decoder: Decoder, spec: SessionSpec) -> None:

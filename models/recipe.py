@@ -12,7 +12,7 @@ from qbpass.models.decoder import Decoder
 from qbpass.models.digests import file_digest, graph_digest, weight_digests
 from qbpass.models.freeze import is_frozen
 from qbpass.models.processor import gpu_name, instruction_sets, processor_name
-from qbpass.models.session import PROVIDERS, SessionSpec
+from qbpass.models.session import COMPILING, PROVIDERS, SessionSpec
 
 _TOKENIZING = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
@@ -46,28 +46,44 @@ def recipe_of(frozen: Decoder, spec: SessionSpec, *, prefill: str = "whole") -> 
     prefill: how the prompt is fed: "whole", "chunks:N" (N tokens a call) or "one" (one token a call).
     Raises ProviderError where the provider is not there, ModelFileError where a file can't be read.
     """
-    import onnxruntime as ort
-
-    chosen = spec.provider_list()[0]
-    name, options = chosen if isinstance(chosen, tuple) else (chosen, {})
     files = frozen.tokenizer_files
     return Recipe(
         graph=graph_digest(frozen.model),
         weights=weight_digests(frozen.model, frozen.folder),
         tokenizer={file: file_digest(files[file]) for file in _TOKENIZING if file in files},
-        ort_version=ort.__version__,
-        provider=name,
-        provider_options=options,
-        environment={key: value for key, value in sorted(os.environ.items()) if key.startswith("ORT_")},
-        processor=processor_name(),
-        instruction_sets=instruction_sets(),
-        gpu=gpu_name() if name == PROVIDERS["cuda"] else None,
-        threads=spec.threads,
-        optimization_level="default, frozen" if is_frozen(frozen.model) else "off",
+        **machine_facts(spec),
+        optimization_level=_level(frozen, spec),
         prefill=prefill,
         sampling="greedy",
         stop_ids=frozen.eos_token_ids,
     )
+
+
+def machine_facts(spec: SessionSpec) -> dict[str, Any]:
+    """The fields of a recipe that are this process's, whatever it runs: what a single kernel's bits depend on.
+
+    Raises ProviderError where the provider is not there.
+    """
+    import onnxruntime as ort
+
+    chosen = spec.provider_list()[0]
+    name, options = chosen if isinstance(chosen, tuple) else (chosen, {})
+    return {
+        "ort_version": ort.__version__,
+        "provider": name,
+        "provider_options": options,
+        "environment": {key: value for key, value in sorted(os.environ.items()) if key.startswith("ORT_")},
+        "processor": processor_name(),
+        "instruction_sets": instruction_sets(),
+        "gpu": gpu_name() if name == PROVIDERS["cuda"] else None,
+        "threads": spec.threads,
+    }
+
+
+def _level(frozen: Decoder, spec: SessionSpec) -> str:
+    if not is_frozen(frozen.model):
+        return "off"
+    return "basic, frozen" if spec.provider in COMPILING else "default, frozen"
 
 
 def mismatches(recipe: Recipe, other: Recipe) -> list[str]:

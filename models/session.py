@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qbpass.models.errors import ModelFileError, ProviderError
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",  # its device CPU: runs on any machine
+}
+
+#: Providers that compile parts of a graph into nodes of their own. What they run can't be written out as ONNX.
+COMPILING = frozenset({"openvino"})
+
+_GET = {
+    "cpu": "install the extra qbpass[cpu]",
+    "cuda": "install the extra qbpass[cuda] in an environment without the cpu extra",
+    "openvino": "install onnxruntime-openvino in an environment without another onnxruntime",
+}
 
 
 @dataclass(frozen=True)
@@ -33,12 +47,17 @@ class SessionSpec:
         if name not in ort.get_available_providers():
             raise ProviderError(
                 f"{name} is not in this onnxruntime {ort.__version__} "
-                f"(it has {', '.join(ort.get_available_providers())}): install the extra qbpass[cuda] in an "
-                "environment without the cpu extra, or use --provider cpu"
+                f"(it has {', '.join(ort.get_available_providers())}): {_GET[self.provider]}, or use another --provider"
             )
+        options = self._provider_options()
+        return [(name, options)] if options else [name]
+
+    def _provider_options(self) -> dict[str, str]:
         if self.provider == "cuda":
-            return [(name, {"use_tf32": "1" if self.use_tf32 else "0"})]
-        return [name]
+            return {"use_tf32": "1" if self.use_tf32 else "0"}
+        if self.provider == "openvino":  # its threads are its own: intra_op_num_threads does not reach them
+            return {"device_type": "CPU", "num_of_threads": str(self.threads)}
+        return {}
 
 
 def open_session(
@@ -47,13 +66,19 @@ def open_session(
     *,
     weights_folder: Path | None = None,
     optimize: bool = False,
+    level: Literal["all", "basic"] = "all",
     write_optimized: Path | None = None,
+    profile: Path | None = None,
+    entries: Mapping[str, str] | None = None,
 ) -> Any:
     """An `onnxruntime.InferenceSession` over `graph` (a file, or a serialized ModelProto whose external weights lie in
     `weights_folder`).
 
     optimize: ONNX Runtime's default optimization; off for every graph that is already frozen.
+    level: how far `optimize` goes. "basic" leaves out what one provider alone would run.
     write_optimized: where the optimized graph goes (its initializers over 1 KiB into `<stem>.data` beside it).
+    profile: what the profile's file name begins with; `end_profiling` of the session writes it.
+    entries: further session entries, such as what to record.
     Raises ProviderError where the provider asked for did not load, ModelFileError where the graph could not be loaded.
     """
     import onnxruntime as ort
@@ -62,8 +87,7 @@ def open_session(
     options.log_severity_level = 4  # what ONNX Runtime logs as an error it raises, too: once is enough
     options.intra_op_num_threads = spec.threads
     options.inter_op_num_threads = 1
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    options.graph_optimization_level = _level(level if optimize else "off")
     # Worker threads stop spinning when a run ends: several sessions in one process would otherwise burn each other's
     # cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -75,6 +99,10 @@ def open_session(
             "session.optimized_model_external_initializers_file_name", f"{write_optimized.stem}.data"
         )
         options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
+    for key, value in (entries or {}).items():
+        options.add_session_config_entry(key, value)
     providers = spec.provider_list()
     _preload_cuda(spec)
     try:
@@ -86,9 +114,23 @@ def open_session(
     if PROVIDERS[spec.provider] not in session.get_providers():
         raise ProviderError(
             f"{PROVIDERS[spec.provider]} was asked for and did not load (running: "
-            f"{', '.join(session.get_providers())}): check the CUDA and cuDNN libraries, or use --provider cpu"
+            f"{', '.join(session.get_providers())}): check {_LIBRARIES[spec.provider]}, or use another --provider"
         )
     return session
+
+
+_LIBRARIES = {
+    "cpu": "the onnxruntime package",
+    "cuda": "the CUDA and cuDNN libraries",
+    "openvino": "the OpenVINO libraries of the onnxruntime-openvino package",
+}
+
+
+def _level(name: str) -> Any:
+    import onnxruntime as ort
+
+    levels = ort.GraphOptimizationLevel
+    return {"all": levels.ORT_ENABLE_ALL, "basic": levels.ORT_ENABLE_BASIC, "off": levels.ORT_DISABLE_ALL}[name]
 
 
 def _preload_cuda(spec: SessionSpec) -> None:

@@ -14,7 +14,9 @@ Threads = Annotated[
     int | None,
     typer.Option("--threads", min=1, help="Threads of a session. [default: number of cores, at most 16]"),
 ]
-Provider = Annotated[str, typer.Option("--provider", metavar="cpu|cuda", help="ONNX Runtime's execution provider.")]
+Provider = Annotated[
+    str, typer.Option("--provider", metavar="cpu|cuda|openvino", help="ONNX Runtime's execution provider.")
+]
 Json = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE (- for stdout).")
 ]
