@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qbpass.admission.extents import Extent, ExtentTable
-from qbpass.admission.shapes import Shape, TensorTypes, infer_types
-from qbpass.models.contract import DecoderContract
+from qbpass.admission.calls.call import CALLS, Call
+from qbpass.admission.calls.fit import fit_extent
+from qbpass.admission.calls.trace import CallTrace
+from qbpass.admission.extents import Extent
 from qbpass.models.dataflow import Dataflow
 from qbpass.models.decoder import Decoder
 from qbpass.models.graph_order import node_reads
+from qbpass.models.interface import Interface
+
+Dim = int | str | None
+Shape = tuple[Dim, ...]
 
 
 def node_name(node: onnx.NodeProto) -> str:
@@ -30,14 +35,16 @@ class Flow:
     A walk is bounded by positions in that order: its cost is that of the neighbourhood walked, not of the graph.
     """
 
-    def __init__(self, model: onnx.ModelProto, contract: DecoderContract) -> None:
+    def __init__(self, model: onnx.ModelProto, interface: Interface) -> None:
         self.model = model
-        self.contract = contract
+        self.interface = interface
         self.outputs = {value.name for value in model.graph.output}
         self.nodes: list[onnx.NodeProto] = list(model.graph.node)
         self._dataflow = Dataflow(model.graph)
         self._producer: dict[str, int] = {}
         self._consumers: dict[str, list[int]] = {}
+        self._traces: dict[Call, CallTrace] = {}
+        self._extents: dict[str, tuple[Extent | None, ...] | None] = {}
         for position, node in enumerate(self.nodes):
             self._producer.update((tensor, position) for tensor in node.output if tensor)
             for tensor in dict.fromkeys(node_reads(node)):
@@ -46,7 +53,7 @@ class Flow:
     @classmethod
     def of(cls, decoder: Decoder) -> Flow:
         """The dataflow of a decoder's graph."""
-        return cls(decoder.model, decoder.contract)
+        return cls(decoder.model, decoder.interface)
 
     def producer(self, tensor: str) -> onnx.NodeProto | None:
         """The node that makes the tensor; None for graph inputs and initializers."""
@@ -98,35 +105,65 @@ class Flow:
         return frozenset(live)
 
     def constant(self, tensor: str) -> np.ndarray[Any, Any] | None:
-        """The value of a small constant stored in the graph itself; None for activations, weights and external data."""
-        return self._dataflow.constant(tensor)
+        """A value that is the same in every call: a small constant of the graph, or one worked out of constant sizes.
+
+        None for activations, weights and external data.
+        """
+        stored = self._dataflow.constant(tensor)
+        if stored is not None:
+            return stored
+        values = [value for trace in self.traces if (value := trace.value(tensor)) is not None]
+        first = values[0] if len(values) == len(CALLS) else None
+        if first is None or any(v.shape != first.shape or v.tobytes() != first.tobytes() for v in values):
+            return None
+        return first
 
     def scalar(self, tensor: str) -> float | None:
         """The value of a constant with exactly one element."""
         value = self.constant(tensor)
         return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
 
+    def trace(self, call: Call) -> CallTrace:
+        """Shapes, and the values of sizes and masks, in a call of that size; each call is traced once."""
+        if call not in self._traces:
+            self._traces[call] = CallTrace(self.model, self.interface, call)
+        return self._traces[call]
+
+    @property
+    def traces(self) -> list[CallTrace]:
+        """The calls that sizes are read off."""
+        return [self.trace(call) for call in CALLS]
+
+    def extents(self, tensor: str) -> tuple[Extent | None, ...] | None:
+        """Every dimension as a sum of queries, past and a constant (None where it is none); None: rank unknown."""
+        if tensor not in self._extents:
+            shapes = [shape for trace in self.traces if (shape := trace.shape(tensor)) is not None]
+            whole = len(shapes) == len(CALLS) and len({len(shape) for shape in shapes}) == 1
+            dims = zip(*shapes, strict=True)
+            fitted = tuple(fit_extent(sizes, self._symbols) for sizes in dims) if whole else None
+            self._extents[tensor] = fitted
+        return self._extents[tensor]
+
     @cached_property
-    def types(self) -> TensorTypes:
-        """Shape and element type of every tensor for which the graph declares or implies one."""
-        return infer_types(self.model)
+    def _symbols(self) -> dict[str, list[int]]:
+        """Sizes in CALLS of every symbol that an input's shape names."""
+        return {name: [trace.symbols[name] for trace in self.traces] for name in self.traces[0].symbols}
 
     def shape(self, tensor: str) -> Shape | None:
-        """Dimensions as the graph declares or implies them: int, symbol, or None where unknown."""
-        return self.types.shapes.get(tensor)
+        """Dimensions for reports and comparisons: an int, a sum such as "past + queries", or None where unknown."""
+        extents = self.extents(tensor)
+        return None if extents is None else tuple(None if e is None else _readable(e) for e in extents)
 
     def elem_type(self, tensor: str) -> int:
         """onnx.TensorProto.DataType; 0 (UNDEFINED) where unknown."""
-        return self.types.elem_types.get(tensor, onnx.TensorProto.UNDEFINED)
-
-    @cached_property
-    def extents(self) -> ExtentTable:
-        """Symbolic dimensions in the decoder's own terms: queries, past."""
-        return ExtentTable.of(self.contract, self.types.shapes)
+        return self.traces[0].elem_type(tensor)
 
     def extent(self, tensor: str, axis: int) -> Extent | None:
         """One dimension in terms of queries and past; None where the rank or the dimension is unknown."""
-        shape = self.shape(tensor)
-        if shape is None or not -len(shape) <= axis < len(shape):
-            return None
-        return self.extents.read(shape[axis])
+        extents = self.extents(tensor)
+        return None if extents is None or not -len(extents) <= axis < len(extents) else extents[axis]
+
+
+def _readable(extent: Extent) -> int | str:
+    value = extent.value()
+    return str(extent) if value is None else value

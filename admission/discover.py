@@ -41,7 +41,7 @@ def discover_in(flow: Flow) -> list[SiteReport]:
     """`discover` on a dataflow that is already built."""
     reports = [*map(_read, _found(flow)), *fused_attentions(flow)]
     claimed = {report.layer for report in reports}
-    reports.extend(kv_without_site.report(pair) for pair in flow.contract.kv if pair.layer not in claimed)
+    reports.extend(kv_without_site.report(pair) for pair in flow.interface.kv if pair.layer not in claimed)
     return _named_apart(sorted(reports, key=lambda report: (report.layer == UNTIED, report.layer)))
 
 

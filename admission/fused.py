@@ -38,7 +38,7 @@ def fused_attentions(flow: Flow) -> Iterator[SiteReport]:
     """Fused attention nodes of the graph and of its control-flow bodies, each refused with FUSED_ATTENTION."""
     layers = {
         tensor: pair.layer
-        for pair in flow.contract.kv
+        for pair in flow.interface.kv
         for tensor in (pair.past_key, pair.past_value, pair.present_key, pair.present_value)
     }
     for node in flow.nodes:

@@ -70,7 +70,7 @@ _INTEGERS = frozenset({TensorProto.BOOL, TensorProto.INT64, TensorProto.INT32, T
 
 def is_indicator(tensor: str, flow: Flow, depth: int = 0) -> bool:
     """Whether a tensor holds zeros and ones only: booleans, the attention mask input, and what keeps them so."""
-    if tensor == flow.contract.attention_mask or flow.elem_type(tensor) == TensorProto.BOOL:
+    if tensor == flow.interface.attention_mask or flow.elem_type(tensor) == TensorProto.BOOL:
         return True
     value = flow.constant(tensor)
     if value is not None:

@@ -13,6 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from qbpass.admission.calls.call import Call
 from qbpass.admission.dataflow import Flow, node_name
 from qbpass.admission.factors import constant_factor
 from qbpass.models.dataflow import attribute
@@ -33,24 +34,26 @@ class PathError(Exception):
     """The path has no index map that can be found this way; `str(error)` says why."""
 
 
-def index_map(flow: Flow, source: str, sink: str, queries: int, past: int) -> np.ndarray[Any, Any]:
+def index_map(flow: Flow, source: str, sink: str, call: Call) -> np.ndarray[Any, Any]:
     """The sink for a call of that size, holding at each place the flat index of the source element that lands there.
 
     Scalar factors (a scale folded into the keys) are left out: they move nothing. Raises PathError.
     """
-    size = call_shape(flow, source, queries, past)
+    size = call_shape(flow, source, call)
     values = np.arange(np.prod(size), dtype=np.float32).reshape(size)
     if source == sink:
         return values.astype(np.int64)
-    model = _cut_out(flow, source, sink, queries, past)
+    model = _cut_out(flow, source, sink, call)
     try:
         (result,) = ReferenceEvaluator(model).run(None, {source: values})
     except Exception as error:  # the evaluator raises whatever an operator's numpy code raises
-        raise PathError(f"can't be run for {queries} queries behind {past} rows: {str(error)[:200]}") from error
+        raise PathError(
+            f"can't be run for {call.queries} queries behind {call.past} rows: {str(error)[:200]}"
+        ) from error
     return np.asarray(result).astype(np.int64)
 
 
-def _cut_out(flow: Flow, source: str, sink: str, queries: int, past: int) -> onnx.ModelProto:
+def _cut_out(flow: Flow, source: str, sink: str, call: Call) -> onnx.ModelProto:
     moved = {node_name(node) for node in flow.between(source, sink)}
     nodes: dict[int, onnx.NodeProto] = {}
     initializers: dict[str, TensorProto] = {}
@@ -67,7 +70,7 @@ def _cut_out(flow: Flow, source: str, sink: str, queries: int, past: int) -> onn
         if len(nodes) >= CLOSURE_LIMIT:
             raise PathError("depends on more than sizes of the call")
         if node_name(node) not in moved and node.op_type == "Shape":
-            initializers[tensor] = _shape_constant(flow, node, queries, past)
+            initializers[tensor] = _shape_constant(flow, node, call)
             continue
         nodes[position] = _movable(flow, node) if node_name(node) in moved else node
         pending.extend(nodes[position].input)
@@ -100,23 +103,18 @@ def _constant(flow: Flow, tensor: str) -> TensorProto:
     return numpy_helper.from_array(value, tensor)
 
 
-def _shape_constant(flow: Flow, node: onnx.NodeProto, queries: int, past: int) -> TensorProto:
+def _shape_constant(flow: Flow, node: onnx.NodeProto, call: Call) -> TensorProto:
     """What a Shape node outside the path returns in this call: the tensor it reads is not computed."""
-    sizes = call_shape(flow, node.input[0], queries, past)
+    sizes = call_shape(flow, node.input[0], call)
     start, end = attribute(node, "start", 0), attribute(node, "end", len(sizes))
     return numpy_helper.from_array(np.array(sizes[start:end], dtype=np.int64), node.output[0])
 
 
-def call_shape(flow: Flow, tensor: str, queries: int, past: int) -> list[int]:
+def call_shape(flow: Flow, tensor: str, call: Call) -> list[int]:
     """A tensor's shape in a call of that size. Raises PathError where a dimension is neither constant nor known."""
-    shape = flow.shape(tensor)
+    shape = flow.trace(call).shape(tensor)
     if shape is None:
         raise PathError(f"depends on the shape of {tensor!r}, whose rank is unknown")
-    sizes = []
-    for dim in shape:
-        extent = flow.extents.read(dim)
-        size = None if extent is None else extent.at(queries, past)
-        if size is None:
-            raise PathError(f"depends on the shape of {tensor!r}, whose dimension {dim!r} is unknown")
-        sizes.append(size)
-    return sizes
+    if None in shape:
+        raise PathError(f"depends on the shape of {tensor!r}, whose dimension {shape.index(None)} is unknown")
+    return [size for size in shape if size is not None]

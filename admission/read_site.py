@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from qbpass.admission.checks import unknown_shape
-from qbpass.admission.dataflow import Flow, node_name
+from qbpass.admission.dataflow import Flow, Shape, node_name
 from qbpass.admission.factors import read_scale
 from qbpass.admission.found import Found
 from qbpass.admission.report import SiteReport
-from qbpass.admission.shapes import Shape
 from qbpass.admission.site import AttentionSite, SiteNodes
 from qbpass.admission.walks import CacheTie
 

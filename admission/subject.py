@@ -9,9 +9,8 @@ from typing import Any
 
 import onnx
 
-from qbpass.admission.dataflow import Flow
+from qbpass.admission.dataflow import Flow, Shape
 from qbpass.admission.report import Diagnostic
-from qbpass.admission.shapes import Shape
 from qbpass.admission.site import AttentionSite
 
 

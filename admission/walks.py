@@ -136,7 +136,7 @@ class CacheTies:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._by_tensor: dict[str, CacheTie] = {}
-        for pair in flow.contract.kv:
+        for pair in flow.interface.kv:
             for role, past, present in (
                 ("key", pair.past_key, pair.present_key),
                 ("value", pair.past_value, pair.present_value),

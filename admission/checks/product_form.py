@@ -22,9 +22,10 @@ def check(subject: Subject) -> Diagnostic | None:
     odd |= {f"av.{name}": attribute(av, name, 0) for name in ("transA", "transB", "transBatchA", "transBatchB")}
     odd["av.alpha"] = attribute(av, "alpha", 1.0) - 1.0
     found = sorted(name for name, value in odd.items() if value)
-    tensors = (*qk.input[:2], qk.output[0], *av.input[:2], av.output[0])
-    ranks = {tensor: len(shape) for tensor in tensors if (shape := subject.shape(tensor)) is not None}
-    if not found and all(ranks.get(tensor) == 4 for tensor in tensors):
+    tensors = (*qk.input[:2], av.input[1], qk.output[0], av.input[0], av.output[0])
+    ranks = [None if (shape := subject.shape(tensor)) is None else len(shape) for tensor in tensors]
+    # Scores that a mask of another extent is added to have no shape; then KEY_EXTENT or MASK_FORM speaks.
+    if not found and all(rank == 4 for rank in ranks[:3]) and all(rank in (4, None) for rank in ranks[3:]):
         return None
     message = "the products of this attention are not of the form (1, heads, queries, ...); export them with rank 4"
     return subject.refuse(CODE, message, attributes=found, shapes=dict(subject.listed(*tensors)))

@@ -21,7 +21,7 @@ def check(subject: Subject) -> Diagnostic | None:
     extent = flow.extent(site.q, -2)
     if extent == QUERY_ROWS:
         return None
-    input_ids = flow.contract.input_ids
+    input_ids = flow.interface.input_ids
     message = f"Q has {extent or 'an unknown number of'} rows, not one for each token of {input_ids!r};"
     return subject.refuse(
         CODE, f"{message} export with a dynamic sequence axis", shapes=dict(subject.listed(site.q, input_ids))

@@ -26,11 +26,11 @@ class Knobs:
     value_dim: int | None = None
     batch: int | str = 1
     rows: int | str = "queries"
-    query_rows: int | str | None = None  # what Q's own shape says, where not `rows`
-    query_heads: str | None = None  # a symbol in place of Q's head count
+    query_rows: str | None = None  # "first": the queries' first row alone
+    query_heads: str | None = None  # a symbol in place of Q's head count, which an input gives
     half: bool = False
     product: str = "fused"  # fused | matmul | einsum | rank3 | transposed_queries
-    repeat: str = "expand"  # expand | none | tile | uneven | narrow | last_rows | shifted | scaled
+    repeat: str = "expand"  # expand | none | tile | uneven | narrow | rolled_rows | shifted | scaled
     join: str = "past_first"  # past_first | new_first
     terms: str = "causal"  # see mask_graphs.py
     scores: str = "plain"  # plain | softcap | sinks | where | twice
@@ -107,7 +107,9 @@ class SiteGraph:
     def attend(self, at: str, layer: int, hidden: str, terms: list[str]) -> str:
         knobs, writer = self.knobs, self.writer
         width = knobs.head_dim // 2 if knobs.repeat == "narrow" else knobs.head_dim
-        q = self.heads_of(hidden, knobs.heads, width, f"{at}q", knobs.query_rows, knobs.query_heads)
+        q = self.heads_of(hidden, knobs.heads, width, f"{at}q", knobs.query_heads)
+        if knobs.query_rows == "first":
+            q = writer.node("Slice", [q, *(writer.constant([value]) for value in (0, 1, 2))], f"{at}q_first")
         keys = self.repeated(f"present.{layer}.key", f"{at}k", knobs.head_dim, is_key=True)
         values = self.repeated(f"present.{layer}.{knobs.values}", f"{at}v", knobs.value_dim or knobs.head_dim)
         scores = self.scores(q, keys, at)
@@ -121,15 +123,14 @@ class SiteGraph:
             values = writer.node("Squeeze", [values, writer.constant([0])], f"{at}v3")
         return self.projected(writer.node("MatMul", [weights, values], f"{at}output"), at)
 
-    def heads_of(
-        self, hidden: str, heads: int, width: int, name: str, rows: int | str | None = None, symbol: str | None = None
-    ) -> str:
+    def heads_of(self, hidden: str, heads: int, width: int, name: str, symbol: str | None = None) -> str:
         """(batch, heads, rows, width)."""
         writer = self.writer
         flat = writer.node("MatMul", [hidden, self.weight(self.width, heads * width)], f"{name}.flat")
-        split = writer.node("Reshape", [flat, writer.constant([0, -1, heads, width])], f"{name}.split")
+        target = writer.input(symbol, TensorProto.INT64, 4) if symbol else writer.constant([0, -1, heads, width])
+        split = writer.node("Reshape", [flat, target], f"{name}.split")
         writer.node("Transpose", [split], name, perm=[0, 2, 1, 3])
-        writer.declare(name, self.elem_type, self.knobs.batch, symbol or heads, rows or self.knobs.rows, width)
+        writer.declare(name, self.elem_type, self.knobs.batch, symbol or heads, self.knobs.rows, width)
         return name
 
     def repeated(self, present: str, name: str, width: int, is_key: bool = False) -> str:
@@ -155,10 +156,13 @@ class SiteGraph:
         if self.knobs.repeat == "narrow":
             ends = [writer.constant([value]) for value in (0, self.knobs.head_dim // 2, 3)]
             return writer.node("Slice", [keys, *ends], name)
-        if self.knobs.repeat == "last_rows":
-            ends = [writer.constant([value]) for value in (1, 1 << 40, 2)]
-            rows = writer.node("Slice", [keys, *ends], name)
-            return writer.declare(rows, self.elem_type, 1, self.knobs.heads, self.keys, self.knobs.head_dim)
+        if self.knobs.repeat == "rolled_rows":
+            # The first row goes behind the last.
+            parts = [
+                writer.node("Slice", [keys, *(writer.constant([value]) for value in (*ends, 2))], f"{name}.{ends[0]}")
+                for ends in ((1, 1 << 40), (0, 1))
+            ]
+            return writer.node("Concat", parts, name, axis=2)
         if self.knobs.repeat == "shifted":
             return writer.node("Add", [keys, writer.constant(1, self.dtype)], name)
         if self.knobs.repeat == "scaled":

@@ -18,6 +18,7 @@ ADMITTED = {
     "scale on the keys": Knobs(repeat="scaled"),
     "several layers": Knobs(layers=3),
     "a router beside it": Knobs(router=True),
+    "a batch left open, of which one stream is fed": Knobs(batch="batch", terms="indicator"),
 }
 
 REFUSED = [
@@ -30,10 +31,9 @@ REFUSED = [
     ("PRODUCT_OPERATOR", Knobs(product="einsum")),
     ("CACHE_OPERANDS", Knobs(values="key")),
     ("PRODUCT_FORM", Knobs(product="rank3")),
-    ("STREAMS", Knobs(batch="batch", terms="indicator")),
     ("STREAMS", Knobs(batch=2, terms="indicator")),
     ("QUERY_AXIS", Knobs(rows=1, terms="indicator")),
-    ("QUERY_AXIS", Knobs(query_rows="chunk")),
+    ("QUERY_AXIS", Knobs(query_rows="first", terms="none")),
     ("GQA_RATIO", Knobs(heads=3, kv_heads=2, repeat="uneven")),
     ("HEAD_DIM_MISMATCH", Knobs(repeat="narrow")),
     ("VALUE_DIM", Knobs(value_dim=4)),
@@ -43,7 +43,7 @@ REFUSED = [
     ("PRESENT_READ_ELSEWHERE", Knobs(leak="present")),
     ("INTERIOR_READ_ELSEWHERE", Knobs(leak="probabilities")),
     ("STRIDE_LEGALITY", Knobs(repeat="tile")),
-    ("STRIDE_LEGALITY", Knobs(repeat="last_rows")),
+    ("STRIDE_LEGALITY", Knobs(repeat="rolled_rows")),
     ("STRIDE_LEGALITY", Knobs(repeat="shifted")),
     ("KEY_EXTENT", Knobs(terms="capacity")),
     ("MASK_FORM", Knobs(terms="per_head")),
@@ -96,8 +96,8 @@ def test_a_refusal_names_the_site_and_its_evidence_is_plain_data() -> None:
     assert diagnostic.evidence == {
         "source": "present.0.key",
         "sink": "l0.k",
-        "shape": [1, 4, 5, 8],
-        "expected": [1, 4, 5, 8],
+        "shape": [1, 4, 7, 8],
+        "expected": [1, 4, 7, 8],
         "kv_heads_read": [0, 1, 0, 1],
     }
 

@@ -1,4 +1,4 @@
-"""Symbolic dimensions are compared by what they stand for, not by their names."""
+"""Sizes are compared by what they stand for in a call: sums of queries, past and a constant."""
 
 from __future__ import annotations
 
@@ -6,46 +6,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qbpass.admission.extents import KEY_ROWS, QUERY_ROWS, Extent, ExtentTable
-from qbpass.models.contract import DecoderContract, KVPair
+from qbpass.admission.calls.call import CALLS
+from qbpass.admission.calls.fit import fit_extent
+from qbpass.admission.extents import KEY_ROWS, QUERY_ROWS, Extent
 
-PAIRS = tuple(
-    KVPair(layer, *(f"{when}{layer}{what}" for when in ("past", "present") for what in "kv"), 3, 64, 64, 1)
-    for layer in range(2)
+WHOLE = st.integers(-50, 50)
+
+
+@given(a=WHOLE, b=WHOLE, c=st.integers(-(1 << 40), 1 << 40))
+def test_a_size_that_is_linear_in_the_call_is_read_off_four_calls(a: int, b: int, c: int) -> None:
+    found = fit_extent([a * call.queries + b * call.past + c for call in CALLS])
+    assert found == Extent.of(queries=a, past=b, **{"1": c})
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        lambda call: call.queries * call.past,
+        lambda call: call.queries**2,
+        lambda call: max(call.queries, 4),
+        lambda call: call.extent // 2,
+    ],
 )
-SHAPES = {
-    "ids": (1, "s70"),
-    "mask": (1, "s53"),
-    **{f"past{layer}{what}": (1, 3, f"p{layer}{what}", 64) for layer in range(2) for what in "kv"},
-    "present0k": (1, 3, "p0k + s70", 64),
-    "present0v": (1, 3, "total", 64),
-}
-TABLE = ExtentTable.of(DecoderContract("ids", "mask", None, "logits", PAIRS, 10), SHAPES)
+def test_a_size_that_is_not_linear_in_the_call_has_no_extent(size) -> None:  # type: ignore[no-untyped-def]
+    assert fit_extent([size(call) for call in CALLS]) is None
 
 
-@pytest.mark.parametrize("dim", ["p0k + s70", "s70 + p1v", "p0v+s70", "s53", "total"])
-def test_sums_of_any_layers_past_and_the_queries_are_the_key_rows(dim: str) -> None:
-    assert TABLE.read(dim) == KEY_ROWS
+def test_a_size_that_is_unknown_in_one_call_has_no_extent() -> None:
+    assert fit_extent([2, 3, None, 4]) is None
 
 
-@pytest.mark.parametrize(("dim", "size"), [("s70", 3), ("p1k", 7), ("2*s70", 6), ("p0k + s70 + 1", 11), (5, 5)])
-def test_an_extent_gives_the_size_of_a_call(dim: str | int, size: int) -> None:
-    extent = TABLE.read(dim)
-    assert extent is not None
-    assert extent.at(queries=3, past=7) == size
-
-
-def test_a_symbol_the_contract_does_not_know_stands_for_itself() -> None:
-    extent = TABLE.read("heads")
-    assert extent is not None
-    assert extent.at(3, 7) is None
-    assert extent not in (QUERY_ROWS, KEY_ROWS)
-    assert str(extent) == "heads"
-
-
-def test_a_product_of_symbols_is_not_taken_for_their_sum() -> None:
-    assert TABLE.read("s70*p0k") not in (QUERY_ROWS, KEY_ROWS, None)
-    assert TABLE.read("s70 - 1") != QUERY_ROWS
+def test_the_key_rows_are_the_past_and_the_queries() -> None:
+    assert fit_extent([call.extent for call in CALLS]) == KEY_ROWS
+    assert fit_extent([call.queries for call in CALLS]) == QUERY_ROWS
+    assert str(KEY_ROWS) == "past + queries"
+    assert KEY_ROWS.at(queries=3, past=7) == 10
 
 
 @given(st.integers(1, 1 << 40))

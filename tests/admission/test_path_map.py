@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from site_graphs import Knobs, make_decoder
 
+from qbpass.admission.calls.call import CALLS, Call
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.path_map import PathError, index_map
 
@@ -13,7 +14,7 @@ from qbpass.admission.path_map import PathError, index_map
 def key_map(knobs: Knobs, queries: int = 2, past: int = 3) -> np.ndarray:
     flow = Flow.of(make_decoder(knobs))
     (qk,) = (node for node in flow.nodes if node.output[0] == "l0.qk")
-    return index_map(flow, "present.0.key", qk.input[1], queries, past)
+    return index_map(flow, "present.0.key", qk.input[1], Call(queries, past))
 
 
 @pytest.mark.parametrize(("queries", "past"), [(1, 0), (1, 7), (4, 5)])
@@ -46,5 +47,5 @@ def test_a_path_that_changes_values_has_no_map() -> None:
 
 
 def test_a_path_of_unknown_size_has_no_map() -> None:
-    with pytest.raises(PathError, match="'batch' is unknown"):
-        key_map(Knobs(batch="batch", terms="indicator"))
+    with pytest.raises(PathError, match="whose dimension 1 is unknown"):
+        index_map(Flow.of(make_decoder(Knobs(query_heads="heads"))), "l0.q", "l0.q", CALLS[0])
