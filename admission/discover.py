@@ -68,7 +68,7 @@ def _read(found: Found) -> SiteReport:
     for check in FINDING_CHECKS:
         diagnostic = check(found)
         if diagnostic is not None:
-            return SiteReport(found.name, "decomposed", found.layer, None, (diagnostic,))
+            return SiteReport(found.name, "decomposed", found.layer, None, (diagnostic,), found.facts())
     return read_site(found)
 
 

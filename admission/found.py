@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx
 
 from qbpass.admission.dataflow import Flow, node_name
+from qbpass.admission.facts import AttentionFacts, describe
 from qbpass.admission.report import Diagnostic
 from qbpass.admission.walks import CacheTie, ProductUse
 
@@ -33,6 +34,21 @@ class Found:
     def name(self) -> str:
         """`attention.<layer>`, or the softmax's name where the attention belongs to no layer."""
         return f"attention.{self.layer if self.layer != UNTIED else node_name(self.softmax)}"
+
+    def facts(self) -> AttentionFacts:
+        """What the walks found, whether or not it makes a site."""
+        pair = tie.pair if (tie := self.key or self.value) is not None else None
+        tensors = {
+            "q": self.qk.input[0],
+            "k": self.key.tensor if self.key is not None else self.qk.input[1],
+            "v": self.value.tensor if self.value is not None else self.av.node.input[1],
+            "past_key": pair and pair.past_key,
+            "past_value": pair and pair.past_value,
+            "present_key": pair and pair.present_key,
+            "present_value": pair and pair.present_value,
+            "output": self.av.node.output[0],
+        }
+        return describe(self.flow, tensors)
 
     def refuse(self, code: str, message: str) -> Diagnostic:
         """A diagnostic with the evidence that every refused finding carries."""

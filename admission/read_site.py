@@ -5,6 +5,7 @@ from __future__ import annotations
 from qbpass.admission.checks import unknown_shape
 from qbpass.admission.dataflow import Flow, Shape, node_name
 from qbpass.admission.factors import read_scale
+from qbpass.admission.facts import AttentionFacts, describe
 from qbpass.admission.found import Found
 from qbpass.admission.report import SiteReport
 from qbpass.admission.site import AttentionSite, SiteNodes
@@ -22,7 +23,7 @@ def read_site(found: Found) -> SiteReport:
     head_dim, value_dim = _dim(shapes[q], -1), _dim(shapes[value.tensor], -1)
     if heads is None or kv_heads is None or head_dim is None or value_dim is None:
         diagnostic = unknown_shape.refuse(found, {name: shape and list(shape) for name, shape in shapes.items()})
-        return SiteReport(found.name, "decomposed", found.layer, None, (diagnostic,))
+        return SiteReport(found.name, "decomposed", found.layer, None, (diagnostic,), found.facts())
     nodes = _nodes(found, key, value)
     mask = _mask(nodes, flow)
     if mask is not None:
@@ -51,7 +52,14 @@ def read_site(found: Found) -> SiteReport:
         nodes=nodes,
         shapes={tensor: shape for tensor, shape in shapes.items() if shape is not None},
     )
-    return SiteReport(site.name, site.kind, site.layer, site)
+    return SiteReport(site.name, site.kind, site.layer, site, facts=_facts(site, found))
+
+
+def _facts(site: AttentionSite, found: Found) -> AttentionFacts:
+    facts = found.facts()
+    tensors = {**facts.tensors, **({"mask": site.mask} if site.mask is not None else {})}
+    numbers = ("heads", "kv_heads", "head_dim", "value_dim", "scale")
+    return describe(found.flow, tensors, **{name: getattr(site, name) for name in numbers})
 
 
 def _nodes(found: Found, key: CacheTie, value: CacheTie) -> SiteNodes:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from qbpass.admission.facts import AttentionFacts
 from qbpass.admission.site import AttentionSite
 
 
@@ -21,13 +22,17 @@ class Diagnostic:
 
 @dataclass(frozen=True)
 class SiteReport:
-    """One site's answer. `site` is None where something looks like attention but could not be read as a site."""
+    """One site's answer. `site` is None where something looks like attention but could not be read as a site.
+
+    facts: what is known of it in either case.
+    """
 
     name: str
     kind: str
     layer: int
     site: AttentionSite | None
     diagnostics: tuple[Diagnostic, ...] = ()
+    facts: AttentionFacts | None = None
 
     @property
     def admitted(self) -> bool:
@@ -63,6 +68,7 @@ class AdmissionReport:
                     "layer": s.layer,
                     "admitted": s.admitted,
                     "diagnostics": [diagnostic(d) for d in s.diagnostics],
+                    "facts": None if s.facts is None else s.facts.to_json(),
                 }
                 for s in self.sites
             ],
