@@ -72,6 +72,26 @@ class Flow:
         """The node of that name (its first output tensor)."""
         return self.nodes[self._producer[name]]
 
+    @property
+    def inputs(self) -> list[str]:
+        """Graph inputs that are no initializers, in the graph's order."""
+        return list(self._dataflow.inputs)
+
+    def origin(self, tensor: str) -> str:
+        """The tensor that this one only renames: traced back through Identity and a Concat of one operand."""
+        node = self.producer(tensor)
+        while node is not None and _only_renames(node):
+            tensor = str(node.input[0])
+            node = self.producer(tensor)
+        return tensor
+
+    def aliases(self, tensor: str) -> list[str]:
+        """The tensor and those that only rename it."""
+        found = [tensor]
+        for name in found:
+            found.extend(str(node.output[0]) for node in self.consumers(name) if _only_renames(node))
+        return found
+
     def between(self, source: str, sink: str) -> list[onnx.NodeProto]:
         """Nodes that are descendants of the source tensor and ancestors of the sink tensor, in topological order."""
         below = self._reached(source, last=self.position(sink))
@@ -154,6 +174,10 @@ class Flow:
         extents = self.extents(tensor)
         return None if extents is None else tuple(None if e is None else _readable(e) for e in extents)
 
+    def trace_shape(self, tensor: str) -> tuple[int | None, ...] | None:
+        """The shape in the first of CALLS."""
+        return self.traces[0].shape(tensor)
+
     def elem_type(self, tensor: str) -> int:
         """onnx.TensorProto.DataType; 0 (UNDEFINED) where unknown."""
         return self.traces[0].elem_type(tensor)
@@ -162,6 +186,10 @@ class Flow:
         """One dimension in terms of queries and past; None where the rank or the dimension is unknown."""
         extents = self.extents(tensor)
         return None if extents is None or not -len(extents) <= axis < len(extents) else extents[axis]
+
+
+def _only_renames(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Identity" or (node.op_type == "Concat" and len(node.input) == 1)
 
 
 def _readable(extent: Extent) -> int | str:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import onnx
 
+from qbpass.admission.cache_ties import CacheTies
 from qbpass.admission.checks import FINDING_CHECKS, kv_without_site
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.found import UNTIED, Found
@@ -23,7 +24,6 @@ from qbpass.admission.fused import fused_attentions
 from qbpass.admission.read_site import read_site
 from qbpass.admission.report import SiteReport
 from qbpass.admission.walks import (
-    CacheTies,
     ProductUse,
     find_probability_product,
     find_score_products,
@@ -61,7 +61,13 @@ def _tied(
     """Of several products behind one softmax, the one that reads a present key is QK; the others are position terms."""
     keys = [(product, tie) for product in products if (tie := ties.find(product.input[1])) and tie.role == "key"]
     qk, key = keys[0] if keys else (products[0], None)
-    return Found(softmax, qk, av, key, ties.find(av.node.input[1]), flow)
+    operands = (qk.input[1], av.node.input[1])
+    projected = [tie for operand in operands if (tie := ties.find_projected(operand))]
+    if projected:
+        return Found(softmax, qk, av, projected[0], projected[-1], flow)
+    value = ties.find(operands[1])
+    other = ties.find_other_stream(operands[0]) if key is None and value is None else None
+    return Found(softmax, qk, av, key, value, flow, other)
 
 
 def _read(found: Found) -> SiteReport:

@@ -6,7 +6,9 @@ Read off the dataflow, in these cases:
 3. indicator x large negative number, indicator a tensor of zeros and ones: a boolean or the attention mask input, cast,
    `1 - indicator`, products of indicators;
 4. a mask x indicator, sums and minima of masks, Trilu of a mask;
-5. a mask moved or broadcast (Expand, Reshape, Slice, Cast between floats, ...).
+5. a mask moved or broadcast (Expand, Reshape, Slice, Cast between floats, ...);
+6. whatever else is worked out of sizes, positions and a mask input of ones, and holds zeros and large negative numbers
+   only in every call that is traced.
 
 Whatever else is added to the scores (slopes, learned tables, another product) is a bias.
 """
@@ -19,6 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from qbpass.admission.calls.call import CALLS
 from qbpass.admission.dataflow import Flow, node_name
 
 # exp(-1e4) is 0 in every float type, also after the largest score has been taken off
@@ -36,6 +39,9 @@ def bias_source(tensor: str, flow: Flow, depth: int = 0) -> str | None:
     node = flow.producer(tensor)
     if node is None or depth > _DEPTH:
         return tensor
+    worked_out = [value for trace in flow.traces if (value := trace.value(tensor)) is not None]
+    if len(worked_out) == len(CALLS):  # case 6
+        return None if all(map(_masks_only, worked_out)) else node_name(node)
     reads = list(node.input)
     if node.op_type == "Where":
         return _first(reads[1:], flow, depth)

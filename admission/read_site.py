@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from qbpass.admission.cache_ties import CacheTie
 from qbpass.admission.checks import unknown_shape
 from qbpass.admission.dataflow import Flow, Shape, node_name
 from qbpass.admission.factors import read_scale
@@ -9,7 +12,7 @@ from qbpass.admission.facts import AttentionFacts, describe
 from qbpass.admission.found import Found
 from qbpass.admission.report import SiteReport
 from qbpass.admission.site import AttentionSite, SiteNodes
-from qbpass.admission.walks import CacheTie
+from qbpass.admission.site_sizes import sizes_asked_outside
 
 
 def read_site(found: Found) -> SiteReport:
@@ -52,6 +55,7 @@ def read_site(found: Found) -> SiteReport:
         nodes=nodes,
         shapes={tensor: shape for tensor, shape in shapes.items() if shape is not None},
     )
+    site = replace(site, sizes=sizes_asked_outside(site, flow))
     return SiteReport(site.name, site.kind, site.layer, site, facts=_facts(site, found))
 
 
@@ -88,7 +92,7 @@ def _mask(nodes: SiteNodes, flow: Flow) -> str | None:
 def new_rows(present: str, past: str, flow: Flow) -> str | None:
     """What is concatenated behind the past; None where the present is made in another way."""
     node = flow.producer(present)
-    if node is None or node.op_type != "Concat" or len(node.input) != 2 or node.input[0] != past:
+    if node is None or node.op_type != "Concat" or len(node.input) != 2 or flow.origin(node.input[0]) != past:
         return None
     return str(node.input[1])
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from qbpass.admission.extents import Extent
+
 
 @dataclass(frozen=True)
 class SiteNodes:
@@ -51,6 +53,8 @@ class AttentionSite:
     present_value: str | None
     nodes: SiteNodes
     shapes: dict[str, tuple[int | str | None, ...]] = field(default_factory=dict, compare=False)
+    # Tensors of this attention whose size the rest of the graph asks for (a Shape outside), with that size.
+    sizes: dict[str, tuple[Extent, ...]] = field(default_factory=dict, compare=False)
 
     @property
     def group(self) -> int:

@@ -1,4 +1,4 @@
-"""Bounded walks: from a softmax to its QK and AV products, and from an operand back to the KV cache."""
+"""Bounded walks from a softmax to its QK and AV products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import onnx
 
 from qbpass.admission.dataflow import Flow
-from qbpass.models.contract import KVPair
 
 PRODUCTS = frozenset({"MatMul", "FusedMatMul", "Einsum", "Gemm"})
 PLAIN_PRODUCTS = frozenset({"MatMul", "FusedMatMul"})
@@ -52,17 +51,6 @@ PASS_THROUGH = frozenset(
         *("ScatterND", "ScatterElements", "ReduceMax", "ReduceSum"),
     }
 )
-
-# A walk from an operand back to the KV cache ends here: what lies behind belongs to another layer, or is only a size.
-_BARRIERS = PRODUCTS | {
-    "Softmax",
-    "Shape",
-    "Size",
-    "LayerNormalization",
-    "SimplifiedLayerNormalization",
-    "MatMulNBits",
-    "ReduceMean",
-}
 
 WALK_LIMIT = 64  # nodes one walk may visit; the longest real path (sdpa's key) has 11
 
@@ -119,47 +107,6 @@ def find_probability_product(tensor: str, flow: Flow) -> ProductUse | None:
                 seen.update(fresh)
                 pending.extend(fresh)
     return min(uses, key=lambda use: use.operand, default=None)
-
-
-@dataclass(frozen=True)
-class CacheTie:
-    """Where an operand comes from: `tensor` holds the whole key or value (past and new rows) of one KV pair."""
-
-    pair: KVPair
-    role: str  # "key" | "value"
-    tensor: str
-
-
-class CacheTies:
-    """Which tensors hold a KV pair's present key or value."""
-
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
-        self._by_tensor: dict[str, CacheTie] = {}
-        for pair in flow.interface.kv:
-            for role, past, present in (
-                ("key", pair.past_key, pair.present_key),
-                ("value", pair.past_value, pair.present_value),
-            ):
-                # The present itself, and whatever joins the past with new rows without being the present output.
-                joins = [node.output[0] for node in flow.consumers(past) if node.op_type == "Concat"]
-                for tensor in (present, *joins):
-                    self._by_tensor.setdefault(tensor, CacheTie(pair, role, tensor))
-
-    def find(self, operand: str) -> CacheTie | None:
-        """The nearest tensor of the KV cache that `operand` is computed from, not through products or sizes."""
-        seen, pending = {operand}, [operand]
-        while pending and len(seen) < WALK_LIMIT:
-            tensor = pending.pop(0)
-            if tensor in self._by_tensor:
-                return self._by_tensor[tensor]
-            node = self._flow.producer(tensor)
-            if node is None or node.op_type in _BARRIERS:
-                continue
-            fresh = [name for name in node.input if name in self._flow.activations and name not in seen]
-            seen.update(fresh)
-            pending.extend(fresh)
-        return None
 
 
 def softmax_input(node: onnx.NodeProto, flow: Flow) -> str | None:

@@ -14,8 +14,10 @@ from onnx.reference import ReferenceEvaluator
 from qbpass.admission.calls.call_inputs import TensorInCall
 from qbpass.admission.calls.contrib_types import element_count
 
-#: Elements of the largest value that is worked out. A mask of 5 rows over 4,096 keys has 20,480.
-VALUE_LIMIT = 1 << 16
+#: Elements of the largest value that is worked out, and of all values of one call. The mask of mask_values.LONG_CALL
+#: has 60,000, and the indices it is gathered by several times as many.
+VALUE_LIMIT = 1 << 19
+TRACE_LIMIT = 1 << 25
 
 # Cheap for every input of bounded size, and free of randomness, weights and subgraphs.
 _EVALUATED = frozenset(
@@ -38,14 +40,16 @@ class NodeValues:
     def __init__(self, opsets: list[onnx.OperatorSetIdProto]) -> None:
         self._opset = next((entry.version for entry in opsets if entry.domain in ("", "ai.onnx")), 1)
         self._evaluators: dict[bytes, ReferenceEvaluator | None] = {}
+        self._left = TRACE_LIMIT
 
     def outputs(
-        self, node: onnx.NodeProto, known: dict[str, TensorInCall], types: list[TensorInCall], limit: int = VALUE_LIMIT
+        self, node: onnx.NodeProto, known: dict[str, TensorInCall], types: list[TensorInCall]
     ) -> list[np.ndarray[Any, Any]] | None:
         """Values of all outputs, or None where something the node reads is unknown, or something is too large."""
         if node.domain not in ("", "ai.onnx") or node.op_type not in _EVALUATED:
             return None
-        if any((count := element_count(found.shape)) is None or count > limit for found in types):
+        counts = [element_count(found.shape) for found in types]
+        if any(count is None or count > VALUE_LIMIT for count in counts) or self._left < 0:
             return None
         if node.op_type in _OF_TYPE_ONLY:
             return _from_shape(node, known.get(node.input[0]))
@@ -60,6 +64,7 @@ class NodeValues:
             made = evaluator.run(None, feeds)
         except Exception:  # whatever an operator's numpy code raises on values nobody meant it for
             return None
+        self._left -= sum(np.size(value) for value in made)
         return [np.asarray(value) for value in made]
 
     def _evaluator(self, node: onnx.NodeProto) -> ReferenceEvaluator | None:

@@ -15,19 +15,19 @@ from onnx import TensorProto, numpy_helper
 from qbpass.admission.calls.call import Call
 from qbpass.admission.calls.call_inputs import CallShape, TensorInCall, call_inputs
 from qbpass.admission.calls.node_types import UNKNOWN, output_types
-from qbpass.admission.calls.node_values import VALUE_LIMIT, NodeValues
+from qbpass.admission.calls.node_values import NodeValues
 from qbpass.models.interface import Interface
 
 SMALL_CONSTANT = 4096  # elements of an initializer whose value is looked at
+MASK_CONSTANT = 1 << 24  # elements of a boolean one: a causal mask of 4,096 positions, as older models store it
 
 
 class CallTrace:
     """What every tensor of a graph is in one call."""
 
-    def __init__(self, model: onnx.ModelProto, interface: Interface, call: Call, limit: int = VALUE_LIMIT) -> None:
+    def __init__(self, model: onnx.ModelProto, interface: Interface, call: Call) -> None:
         self.call = call
         self._graph = model.graph
-        self._limit = limit
         self._opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
         self._values = NodeValues(list(model.opset_import))
         inputs, self.symbols = call_inputs(model.graph, interface, call)
@@ -54,7 +54,7 @@ class CallTrace:
             return
         types = output_types(node, self.tensors, self._opsets)
         types = [self._completed(name, found) for name, found in zip(node.output, types, strict=True)]
-        values = self._values.outputs(node, self.tensors, types, self._limit)
+        values = self._values.outputs(node, self.tensors, types)
         for index, name in enumerate(node.output):
             if name:
                 found = types[index]
@@ -82,7 +82,8 @@ def _of_value(value: np.ndarray[Any, Any]) -> TensorInCall:
 
 
 def _weight(init: TensorProto) -> TensorInCall:
-    small = init.data_location != TensorProto.EXTERNAL and np.prod(init.dims, dtype=object) <= SMALL_CONSTANT
+    limit = MASK_CONSTANT if init.data_type == TensorProto.BOOL else SMALL_CONSTANT
+    small = init.data_location != TensorProto.EXTERNAL and np.prod(init.dims, dtype=object) <= limit
     value = numpy_helper.to_array(init) if small else None
     return TensorInCall(init.data_type, tuple(init.dims), value)
 

@@ -13,6 +13,7 @@ from qbpass.admission.checks import (
     bias_not_mask,
     cache_operands,
     concat_form,
+    cross_attention,
     dtype_query_key,
     fused_attention,
     gqa_ratio,
@@ -20,9 +21,11 @@ from qbpass.admission.checks import (
     interior_read_elsewhere,
     key_extent,
     kv_without_site,
+    latent_kv,
     mask_form,
     no_attention_found,
     no_kv_pair,
+    not_causal,
     past_shared,
     present_read_elsewhere,
     product_form,
@@ -44,6 +47,8 @@ from qbpass.admission.report import Diagnostic
 from qbpass.admission.subject import Subject
 
 FINDING_CHECKS: tuple[Callable[[Found], Diagnostic | None], ...] = (
+    latent_kv.check,
+    cross_attention.check,
     no_kv_pair.check,
     spelled_out_softmax.check,
     product_operator.check,
@@ -66,6 +71,7 @@ SITE_CHECKS: tuple[Callable[[Subject], Diagnostic | None], ...] = (
     key_extent.check,
     mask_form.check,
     bias_not_mask.check,
+    not_causal.check,
     sliding_window.check,
     sinks.check,
     softcap.check,
@@ -75,8 +81,8 @@ SITE_CHECKS: tuple[Callable[[Subject], Diagnostic | None], ...] = (
 
 ALL: tuple[ModuleType, ...] = (
     *(no_attention_found, kv_without_site, fused_attention, unknown_shape),
-    *(no_kv_pair, spelled_out_softmax, product_operator, cache_operands),
+    *(latent_kv, cross_attention, no_kv_pair, spelled_out_softmax, product_operator, cache_operands),
     *(product_form, streams, query_axis, gqa_ratio, head_dim_mismatch, value_dim, dtype_query_key),
     *(concat_form, past_shared, present_read_elsewhere, interior_read_elsewhere, stride_legality, key_extent),
-    *(mask_form, bias_not_mask, sliding_window, sinks, softcap, score_op, softmax_axis),
+    *(mask_form, bias_not_mask, not_causal, sliding_window, sinks, softcap, score_op, softmax_axis),
 )

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from qbpass.admission.dataflow import node_name
 from qbpass.admission.report import Diagnostic
+from qbpass.admission.site_sizes import inner_tensors, outside_readers
 from qbpass.admission.subject import Subject
 
 CODE = "INTERIOR_READ_ELSEWHERE"
 
 
 def check(subject: Subject) -> Diagnostic | None:
-    nodes = subject.site.nodes
-    own = set(nodes.all())
-    inner = [tensor for name in own - {nodes.av} for tensor in subject.flow.node(name).output if tensor]
-    for tensor in sorted(inner):
-        readers = [node_name(node) for node in subject.flow.consumers(tensor) if node_name(node) not in own]
-        readers += ["graph output"] if tensor in subject.flow.outputs else []
+    site, flow = subject.site, subject.flow
+    for tensor in sorted(inner_tensors(site, flow)):
+        strange = [n for n in outside_readers(site, tensor, flow) if n.op_type != "Shape" or tensor not in site.sizes]
+        readers = [node_name(node) for node in strange] + (["graph output"] if tensor in flow.outputs else [])
         if readers:
             return subject.refuse(CODE, f"the inner tensor {tensor!r} is read outside", tensor=tensor, readers=readers)
     return None

@@ -8,21 +8,29 @@ Example: a second product over the present keys that picks which keys to keep.
 
 from __future__ import annotations
 
+import onnx
+
 from qbpass.admission.dataflow import node_name
 from qbpass.admission.report import Diagnostic
+from qbpass.admission.site import AttentionSite
+from qbpass.admission.site_sizes import cache_tensors
 from qbpass.admission.subject import Subject
 
 CODE = "PRESENT_READ_ELSEWHERE"
 
 
 def check(subject: Subject) -> Diagnostic | None:
-    site = subject.site
+    site, flow = subject.site, subject.flow
+    caches = cache_tensors(site, flow)
     own = {name for other in subject.sites for name in other.nodes.all()}  # PAST_SHARED speaks for other sites
-    own |= {node_name(node) for tensor in (site.k, site.v) if (node := subject.flow.producer(tensor)) is not None}
-    for tensor in (site.k, site.v, site.past_key, site.past_value):
-        readers = subject.flow.consumers(tensor or "")
-        strange = [node for node in readers if node_name(node) not in own and node.op_type != "Shape"]
+    own |= {node_name(node) for tensor in caches if (node := flow.producer(tensor)) is not None}
+    for tensor in caches:
+        strange = [n for n in flow.consumers(tensor) if node_name(n) not in own and not _asks_a_size(n, tensor, site)]
         if strange:
             names = {node_name(node): node.op_type for node in strange}
             return subject.refuse(CODE, f"{tensor!r} is read outside this attention", tensor=tensor, readers=names)
     return None
+
+
+def _asks_a_size(node: onnx.NodeProto, tensor: str, site: AttentionSite) -> bool:
+    return node.op_type == "Shape" and tensor in site.sizes

@@ -17,7 +17,7 @@ from qbpass.admission.report import Diagnostic
 from qbpass.admission.subject import Subject
 
 CODE = "SCORE_OP"
-_SINK_OPERATORS = frozenset({"Concat", "Slice", "Split", "Gather"})
+_SINK_OPERATORS = frozenset({"Concat", "Slice", "Split", "Gather", "ReduceMax", "Sub"})
 
 
 def check(subject: Subject) -> Diagnostic | None:

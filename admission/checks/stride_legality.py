@@ -47,7 +47,9 @@ def _check_path(subject: Subject, source: str, sink: str, swap: bool) -> Diagnos
             shape = call_shape(subject.flow, source, call)
         except PathError as error:
             return subject.refuse(CODE, f"the path from {source!r} to {sink!r} {error}", source=source, sink=sink)
-        wanted = np.repeat(np.arange(np.prod(shape)).reshape(shape), group, axis=1)
+        wanted = np.arange(np.prod(shape)).reshape(shape)
+        if not (shape[1] == 1 and found.ndim == 4 and found.shape[1] == 1):  # one KV head may be left to broadcasting
+            wanted = np.repeat(wanted, group, axis=1)
         if swap:
             wanted = wanted.swapaxes(-1, -2)
         if found.shape != wanted.shape or not np.array_equal(found, wanted):

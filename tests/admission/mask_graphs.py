@@ -66,6 +66,17 @@ def _indicator(writer: GraphWriter, attention_mask: str, heads: int, dtype: str)
     return [writer.node("Mul", [gone, writer.constant(_lowest(dtype), dtype)], "mask")]
 
 
+def _one_late(writer: GraphWriter, attention_mask: str, heads: int, dtype: str) -> list[str]:
+    """Causal but for one key: each query also reads the key behind its own."""
+    keys, queries = _positions(writer, attention_mask)
+    late = writer.node("Add", [queries, writer.constant(1)], "one_late")
+    return [_where(writer, writer.node("LessOrEqual", [keys, late], "allowed"), dtype)]
+
+
+def _ready_made(writer: GraphWriter, attention_mask: str, heads: int, dtype: str) -> list[str]:
+    return [_where(writer, writer.input("allowed", TensorProto.BOOL, 1, 1, "queries", KEYS), dtype)]
+
+
 def _per_head(writer: GraphWriter, attention_mask: str, heads: int, dtype: str) -> list[str]:
     return [_where(writer, writer.input("allowed", TensorProto.BOOL, 1, heads, "queries", KEYS), dtype)]
 
@@ -111,6 +122,8 @@ _FORMS = {
     "causal": _causal,
     "window": _window,
     "indicator": _indicator,
+    "one_late": _one_late,
+    "ready_made": _ready_made,
     "per_head": _per_head,
     "one_column": _one_column,
     "foreign_rows": _foreign_rows,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from qbpass.models.contract import DecoderContract, KVPair
 from qbpass.models.decoder import Decoder
-from qbpass.models.interface import Interface
+from qbpass.models.interface import CrossKV, Interface
 
 VOCABULARY = 16
 
@@ -30,7 +30,7 @@ class Knobs:
     query_heads: str | None = None  # a symbol in place of Q's head count, which an input gives
     half: bool = False
     product: str = "fused"  # fused | matmul | einsum | rank3 | transposed_queries
-    repeat: str = "expand"  # expand | none | tile | uneven | narrow | rolled_rows | shifted | scaled
+    repeat: str = "expand"  # expand | none | tile | uneven | narrow | rolled_rows | shifted | scaled | latent
     join: str = "past_first"  # past_first | new_first
     terms: str = "causal"  # see mask_graphs.py
     scores: str = "plain"  # plain | softcap | sinks | where | twice
@@ -40,7 +40,7 @@ class Knobs:
     leak: str = "none"  # none | present | probabilities
     attention: str = "decomposed"  # decomposed | gqa | linear
     sites_per_pair: int = 1
-    cross: bool = False
+    cross: str = "none"  # none | foreign | states | cache: what a second attention reads
     router: bool = False
 
 
@@ -66,14 +66,17 @@ class SiteGraph:
         for layer in range(knobs.layers):
             pairs.append(self.pair(layer))
             hidden = self.layer(layer, hidden, terms)
-        if knobs.cross:
+        if knobs.cross != "none":
             hidden = self.cross_attention(hidden)
         if knobs.router:
             hidden = self.route(hidden)
         writer.node("MatMul", [hidden, self.weight(self.width, VOCABULARY)], "logits")
         writer.output("logits", self.elem_type, knobs.batch, knobs.rows, VOCABULARY)
         contract = DecoderContract("input_ids", "attention_mask", None, "logits", tuple(pairs), VOCABULARY)
-        return Decoder(Path("tiny.onnx"), writer.model(), Interface.of(contract))
+        interface = Interface.of(contract)
+        if knobs.cross == "cache":
+            interface = replace(interface, cross_kv=(CrossKV(0, "encoder", "encoder"),))
+        return Decoder(Path("tiny.onnx"), writer.model(), interface)
 
     def pair(self, layer: int) -> KVPair:
         knobs = self.knobs
@@ -139,6 +142,11 @@ class SiteGraph:
         group = knobs.heads // knobs.kv_heads
         if knobs.repeat == "none":
             return present
+        if knobs.repeat == "latent":
+            wide = writer.node("MatMul", [present, self.weight(width, group * width)], f"{name}.projected")
+            split = writer.node("Reshape", [wide, writer.constant([0, knobs.kv_heads, -1, group, width])], f"{name}.5")
+            turned = writer.node("Transpose", [split], f"{name}.6", perm=[0, 1, 3, 2, 4])
+            return writer.node("Reshape", [turned, writer.constant([0, knobs.heads, -1, width])], name)
         if knobs.repeat == "tile":
             return writer.node("Concat", [present] * group, name, axis=1)
         if knobs.repeat == "uneven":
@@ -243,7 +251,11 @@ class SiteGraph:
 
     def cross_attention(self, hidden: str) -> str:
         writer, knobs = self.writer, self.knobs
-        encoder = writer.input("encoder", self.elem_type, 1, knobs.heads, "source", knobs.head_dim)
+        if knobs.cross == "states":
+            states = writer.input("states", self.elem_type, 1, "source", self.width)
+            encoder = self.heads_of(states, knobs.heads, knobs.head_dim, "x.k")
+        else:
+            encoder = writer.input("encoder", self.elem_type, 1, knobs.heads, "source", knobs.head_dim)
         q = self.heads_of(hidden, knobs.heads, knobs.head_dim, "x.q")
         turned = writer.node("Transpose", [encoder], "x.turned", perm=[0, 1, 3, 2])
         weights = writer.node("Softmax", [writer.node("MatMul", [q, turned], "x.qk")], "x.softmax")

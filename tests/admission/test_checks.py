@@ -13,12 +13,10 @@ ADMITTED = {
     "one KV head for all": Knobs(heads=4, kv_heads=1),
     "plain products": Knobs(product="matmul"),
     "guard against NaN": Knobs(product="matmul", weights="nan_guard"),
-    "no mask": Knobs(terms="none"),
-    "padding mask only": Knobs(terms="indicator"),
     "scale on the keys": Knobs(repeat="scaled"),
     "several layers": Knobs(layers=3),
     "a router beside it": Knobs(router=True),
-    "a batch left open, of which one stream is fed": Knobs(batch="batch", terms="indicator"),
+    "a batch left open, of which one stream is fed": Knobs(batch="batch"),
 }
 
 REFUSED = [
@@ -26,7 +24,14 @@ REFUSED = [
     ("KV_WITHOUT_SITE", Knobs(attention="linear")),
     ("FUSED_ATTENTION", Knobs(attention="gqa")),
     ("UNKNOWN_SHAPE", Knobs(query_heads="heads")),
-    ("NO_KV_PAIR", Knobs(cross=True)),
+    ("NO_KV_PAIR", Knobs(cross="foreign")),
+    ("CROSS_ATTENTION", Knobs(cross="states")),
+    ("CROSS_ATTENTION", Knobs(cross="cache")),
+    ("LATENT_KV", Knobs(repeat="latent")),
+    ("NOT_CAUSAL", Knobs(terms="none")),
+    ("NOT_CAUSAL", Knobs(terms="indicator")),
+    ("NOT_CAUSAL", Knobs(terms="one_late")),
+    ("NOT_CAUSAL", Knobs(terms="ready_made")),
     ("SPELLED_OUT_SOFTMAX", Knobs(softmax="spelled_out")),
     ("PRODUCT_OPERATOR", Knobs(product="einsum")),
     ("CACHE_OPERANDS", Knobs(values="key")),
@@ -103,6 +108,6 @@ def test_a_refusal_names_the_site_and_its_evidence_is_plain_data() -> None:
 
 
 def test_cross_attention_leaves_the_decoders_own_attention_admitted() -> None:
-    report = admit(make_decoder(Knobs(cross=True)))
+    report = admit(make_decoder(Knobs(cross="foreign")))
     assert [site.admitted for site in report.sites] == [True, False]
     assert not report.admitted

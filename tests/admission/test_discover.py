@@ -58,7 +58,7 @@ def dump(site: AttentionSite) -> str:
             for part in dataclasses.fields(value):
                 names = getattr(value, part.name)
                 lines.append(f"nodes.{part.name}: {names if isinstance(names, str) else ' '.join(names)}")
-        elif field.name != "shapes":
+        elif field.name not in ("shapes", "sizes"):
             lines.append(f"{field.name}: {value}")
     return "\n".join(lines) + "\n"
 
@@ -119,7 +119,7 @@ def test_a_router_is_no_attention() -> None:
 
 
 def test_attention_of_no_layer_comes_last_under_its_own_name() -> None:
-    reports = discover(make_decoder(Knobs(layers=2, cross=True)))
+    reports = discover(make_decoder(Knobs(layers=2, cross="foreign")))
     assert [(report.name, report.layer) for report in reports] == [
         ("attention.0", 0),
         ("attention.1", 1),

@@ -31,9 +31,19 @@ def where(writer: GraphWriter, kept: float = 0.0, masked: float = LOWEST, name: 
     return writer.node("Where", ["allowed", numbers(writer, kept), numbers(writer, masked)], name)
 
 
-def gone(writer: GraphWriter, one: float = 1.0) -> str:
+def gone(writer: GraphWriter) -> str:
     there = writer.node("Cast", ["attention_mask"], "there", to=TensorProto.FLOAT)
-    return writer.node("Sub", [numbers(writer, one), there], "gone")
+    return writer.node("Sub", [numbers(writer, 1.0), there], "gone")
+
+
+def positions(writer: GraphWriter) -> str:
+    return writer.node("CumSum", ["attention_mask", writer.constant(1)], "positions")
+
+
+def scattered(writer: GraphWriter) -> str:
+    """A mask written into zeros at the first key, as older exporters do it."""
+    zeros = writer.node("Cast", [writer.node("Sub", ["attention_mask", "attention_mask"], "none")], "zeros", to=1)
+    return writer.node("ScatterND", [zeros, writer.constant([[0, 0]]), numbers(writer, LOWEST)], "scattered")
 
 
 _TERMS = {
@@ -46,6 +56,7 @@ _TERMS = {
     "product the other way round": lambda w: w.node("Mul", [numbers(w, LOWEST), gone(w)], "product"),
     "sum of masks": lambda w: w.node("Add", [where(w), where(w, name="second")], "sum"),
     "triangle of a constant": lambda w: w.node("Trilu", [numbers(w, LOWEST)], "triangle", upper=1),
+    "written into zeros at computed places": scattered,
     "small constant": lambda w: numbers(w, 0.0, -1.0),
     "small where": lambda w: where(w, masked=-100.0),
     "positive where": lambda w: where(w, kept=0.5),
@@ -53,13 +64,13 @@ _TERMS = {
     "where over a number": lambda w: w.node("Where", ["allowed", "number", numbers(w, LOWEST)], "where"),
     "sum with a number": lambda w: w.node("Add", [where(w), "number"], "sum"),
     "product of a mask and a number": lambda w: w.node("Mul", [where(w), "number"], "product"),
-    "two less the attention mask": lambda w: w.node("Mul", [gone(w, 2.0), numbers(w, LOWEST)], "product"),
+    "distance to the last key": lambda w: w.node("Cast", [positions(w)], "distance", to=TensorProto.FLOAT),
     "the attention mask itself": lambda w: w.node("Cast", ["attention_mask"], "there", to=TensorProto.FLOAT),
     "tanh": lambda w: w.node("Tanh", [where(w)], "tanh"),
 }
 
 
-@pytest.mark.parametrize("write", list(_TERMS)[:9])
+@pytest.mark.parametrize("write", list(_TERMS)[:10])
 def test_zeros_and_large_negative_numbers_are_a_mask(write: str) -> None:
     assert source_of(write) is None
 
@@ -74,7 +85,7 @@ def test_zeros_and_large_negative_numbers_are_a_mask(write: str) -> None:
         ("where over a number", "number"),
         ("sum with a number", "number"),
         ("product of a mask and a number", "product"),
-        ("two less the attention mask", "product"),
+        ("distance to the last key", "distance"),
         ("the attention mask itself", "there"),
         ("tanh", "tanh"),
     ],
