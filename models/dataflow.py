@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
+
+from qbpass.models.graph_order import node_reads
 
 FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
 INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
@@ -19,15 +25,49 @@ CONTRACTIONS = frozenset(
         "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QLinearMatMul", "QGemm", "GemmFloat8", "MatMulFpQ4",
     }
 )  # fmt: skip
-FUSED_ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
+# Operators that hold a whole attention, by name: operators of two domains share "Attention".
+FUSED_ATTENTION = frozenset(
+    {
+        "Attention", "DecoderAttention", "DecoderMaskedMultiHeadAttention", "DecoderMaskedSelfAttention",
+        "DynamicSparseAttention", "GroupQueryAttention", "LinearAttention", "LongformerAttention",
+        "MultiHeadAttention", "PackedAttention", "PackedMultiHeadAttention", "PagedAttention", "QAttention",
+        "QOrderedAttention", "SparseAttention", "SparsePagedAttention",
+    }
+)  # fmt: skip
 # Their results say how large a tensor is, not what is in it.
 SHAPE_OPS = frozenset({"Shape", "Size"})
 
+WALK_LIMIT = 4096  # steps of one walk; the longest real one (values repeated for a group of heads) has about 60
+_SOURCE_LIMIT = 256  # operators that `source` looks through
+
 Dim = int | str | None
+Use = tuple[onnx.NodeProto, int]  # a node, and the number of one of its operands
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node that a forward walk reached, the operand it was reached at, and the step it was reached from."""
+
+    node: onnx.NodeProto
+    operand: int
+    before: Step | None
+
+    def path(self) -> tuple[Use, ...]:
+        """The uses from the walk's start to this one."""
+        uses = [(self.node, self.operand)]
+        step = self.before
+        while step is not None:
+            uses.append((step.node, step.operand))
+            step = step.before
+        return tuple(uses[::-1])
 
 
 class Dataflow:
-    """A graph's nodes, indexed by the tensors they make and read. The top level only; subgraphs are not entered."""
+    """A graph's nodes, indexed by the tensors they make and read. The top level only; subgraphs are not entered.
+
+    All walks together take a bounded number of steps, in proportion to the graph: a graph from a stranger can be so
+    tangled that searching it would take hours. `exhausted` says that a walk ended for that reason.
+    """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.graph = graph
@@ -37,6 +77,8 @@ class Dataflow:
         self._values = {v.name: v for v in (*graph.value_info, *graph.input, *graph.output)}
         self._maker: dict[str, int] = {}
         self._readers: dict[str, list[tuple[int, int]]] = {}
+        self._steps_left = 200_000 + 2 * len(graph.node)
+        self.exhausted = False
         for index, node in enumerate(graph.node):
             self._maker.update((name, index) for name in node.output if name)
             for operand, name in enumerate(node.input):
@@ -52,24 +94,50 @@ class Dataflow:
         """The node's place in topological order."""
         return self._maker[next(name for name in node.output if name)]
 
-    def readers(self, tensor: str) -> list[tuple[onnx.NodeProto, int]]:
+    def readers(self, tensor: str) -> list[Use]:
         """(node, operand index) for every use of `tensor`, in topological order."""
         return [(self.graph.node[index], operand) for index, operand in self._readers.get(tensor, [])]
 
     def source(self, tensor: str, through: frozenset[str] = frozenset({"Identity"})) -> str:
         """`tensor` traced back through operators that only pass on their first operand."""
-        node = self.maker(tensor)
-        while node is not None and node.op_type in through:
-            tensor = node.input[0]
+        for _ in range(_SOURCE_LIMIT):
             node = self.maker(tensor)
+            if node is None or node.op_type not in through:
+                break
+            tensor = node.input[0]
         return tensor
 
     def is_constant(self, tensor: str) -> bool:
         """Whether `tensor` is an initializer or a Constant, or made from nothing else."""
-        node = self.maker(tensor)
-        if node is None:
-            return tensor in self.initializers
-        return all(self.is_constant(name) for name in node.input if name)
+        return tensor in self.initializers or (tensor in self._maker and tensor not in self.activations)
+
+    @cached_property
+    def activations(self) -> frozenset[str]:
+        """Tensors that depend on a graph input. (An initializer that is also listed as an input is a constant.)"""
+        return self.dependents(self.inputs)
+
+    def dependents(self, tensors: Iterable[str], through_sizes: bool = True) -> frozenset[str]:
+        """Every tensor that is one of `tensors` or computed from one, through control-flow bodies, too.
+
+        through_sizes: also those that depend on nothing but a tensor's size.
+        """
+        live = set(tensors)
+        for reads, node in zip(self._reads, self.graph.node, strict=True):
+            if not live.isdisjoint(reads) and (through_sizes or node.op_type not in SHAPE_OPS):
+                live.update(output for output in node.output if output)
+        return frozenset(live)
+
+    def inputs_of(self, tensor: str) -> frozenset[str]:
+        """The graph inputs that `tensor` is computed from."""
+        needed = {tensor}
+        for reads, node in zip(reversed(self._reads), reversed(self.graph.node), strict=True):
+            if not needed.isdisjoint(node.output):
+                needed.update(reads)
+        return frozenset(needed & self.inputs.keys())
+
+    @cached_property
+    def _reads(self) -> list[tuple[str, ...]]:
+        return [tuple(node_reads(node)) for node in self.graph.node]
 
     def constant(self, tensor: str, largest: int = 4096) -> np.ndarray[Any, Any] | None:
         """The value of a small constant held in the graph; None where it is computed, large or stored outside."""
@@ -83,9 +151,12 @@ class Dataflow:
             else:
                 found = onnx.helper.get_attribute_value(node.attribute[0]) if node.attribute else None
                 return np.asarray(found) if isinstance(found, (int, float, list)) else None
-        if proto is None or proto.data_location == TensorProto.EXTERNAL or np.prod(proto.dims) > largest:
+        if proto is None or proto.data_location == TensorProto.EXTERNAL or math.prod(proto.dims) > largest:
             return None
-        return numpy_helper.to_array(proto)
+        try:
+            return numpy_helper.to_array(proto)
+        except (TypeError, ValueError):  # a damaged tensor: its bytes are not what its dims and type need
+            return None
 
     def weight_dims(self, tensor: str) -> list[int] | None:
         """Dims of the initializer behind `tensor`, seen through Identity, Cast and DequantizeLinear."""
@@ -106,31 +177,51 @@ class Dataflow:
         value = self._values.get(tensor)
         return int(value.type.tensor_type.elem_type) if value is not None else 0
 
-    def forward(
-        self, tensor: str, enters: Callable[[onnx.NodeProto, int], bool]
-    ) -> Iterator[tuple[onnx.NodeProto, int]]:
+    def forward(self, tensor: str, enters: Callable[[onnx.NodeProto, int], bool]) -> Iterator[Use]:
         """Every (reader, operand index) reached from `tensor`; goes on behind the readers that `enters` accepts."""
-        queue, seen = [tensor], {tensor}
+        for step in self.steps(tensor, enters):
+            yield step.node, step.operand
+
+    def steps(self, tensor: str, enters: Callable[[onnx.NodeProto, int], bool]) -> Iterator[Step]:
+        """As `forward`, the nearest first, each with the way it was reached by."""
+        queue: deque[tuple[str, Step | None]] = deque([(tensor, None)])
+        seen = {tensor}
+        taken = 0
         while queue:
-            for node, operand in self.readers(queue.pop(0)):
-                yield node, operand
+            name, before = queue.popleft()
+            for index, operand in self._readers.get(name, ()):
+                taken += 1
+                if not self._may_step(taken):
+                    return
+                node = self.graph.node[index]
+                step = Step(node, operand, before)
+                yield step
                 if enters(node, operand):
-                    fresh = [name for name in node.output if name and name not in seen]
+                    fresh = [output for output in node.output if output and output not in seen]
                     seen.update(fresh)
-                    queue.extend(fresh)
+                    queue.extend((output, step) for output in fresh)
 
     def backward(self, tensor: str, enters: Callable[[onnx.NodeProto], bool]) -> Iterator[onnx.NodeProto]:
-        """Every maker reached back from `tensor`; goes on before the makers that `enters` accepts."""
-        queue, seen = [tensor], {tensor}
+        """Every maker reached back from `tensor`, the nearest first; goes on before those that `enters` accepts."""
+        queue, seen = deque([tensor]), {tensor}
+        taken = 0
         while queue:
-            node = self.maker(queue.pop(0))
+            node = self.maker(queue.popleft())
             if node is None:
                 continue
+            taken += 1
+            if not self._may_step(taken):
+                return
             yield node
             if enters(node):
                 fresh = [name for name in node.input if name and name not in seen]
                 seen.update(fresh)
                 queue.extend(fresh)
+
+    def _may_step(self, taken: int) -> bool:
+        self._steps_left -= 1
+        self.exhausted = self.exhausted or self._steps_left < 0
+        return taken <= WALK_LIMIT and not self.exhausted
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
@@ -139,3 +230,11 @@ def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
         if candidate.name == name:
             return onnx.helper.get_attribute_value(candidate)
     return default
+
+
+def int_attribute(node: onnx.NodeProto, name: str) -> int | None:
+    """The value of a node's attribute where it is there and an integer."""
+    for candidate in node.attribute:
+        if candidate.name == name and candidate.type == onnx.AttributeProto.INT:
+            return int(candidate.i)
+    return None

@@ -9,21 +9,65 @@ from typing import Any
 from qbpass.models.contract import CachePair, DecoderContract, KVPair
 from qbpass.models.errors import ContractError
 
+#: Every code of a problem and what it says of the graph. Append-only: a code never changes its meaning.
+PROBLEM_CODES = {
+    "MERGED_DECODER": "two decoders behind an If: what is said is said of the branch with a past",
+    "NESTED_DECODER": "attention is inside the body of a Loop or Scan",
+    "NO_KV_CACHE": "no input or output is a cache that attention reads",
+    "NO_PAST": "keys and values are given out and none are taken: a decoder for the first call alone",
+    "NO_PRESENT": "a cache is taken and its successor is not given out",
+    "NEW_ROWS_ONLY": "a cache is taken and only its new rows are given out",
+    "FUSED_KV": "keys and values, or heads and batch, share a tensor or an axis: not one 4-D tensor a key and a value",
+    "LATENT_KV": "keys and values are computed from one cached tensor",
+    "CACHE_AXES": "rows are not appended along axis 2",
+    "PREPENDED_CACHE": "new rows are put in front of the past",
+    "SLIDING_CACHE": "a cache loses rows when new ones come",
+    "STATIC_CACHE": "new rows are written into a buffer of fixed length",
+    "QUANTIZED_CACHE": "a cache holds quantized rows",
+    "CACHE_WITHOUT_ATTENTION": "a cache is appended to and no attention reads it",
+    "AMBIGUOUS_CACHE": "two caches are both the keys, or both the values, of one attention",
+    "UNPAIRED_CACHE": "an attention has a cache for its keys alone, or for its values alone",
+    "UNKNOWN_HEADS": "the number of KV heads is not in the graph",
+    "UNKNOWN_HEAD_DIM": "the head dimension is not in the graph",
+    "CROSS_ATTENTION_CACHE": "attention reads keys and values of another stream, which are never appended to",
+    "RECURRENT_STATE": "a state is replaced in every call (recurrent, convolution, state space)",
+    "INPUT_EMBEDDINGS": "embeddings are fed in place of token ids",
+    "ENCODER_STATES": "attention computes keys and values from another model's hidden states",
+    "ATTENTION_BIAS_INPUT": "a ready-made mask or bias of the scores is fed",
+    "NO_LOGITS": "no output holds logits",
+    "AMBIGUOUS_LOGITS": "several outputs could be logits",
+    "UNKNOWN_VOCABULARY": "the vocabulary size is not in the graph",
+    "LAST_TOKEN_LOGITS": "logits are computed for the last position alone",
+    "NO_INPUT_IDS": "no integer input picks rows of an embedding table",
+    "LOGITS_COUNT_INPUT": "an input says how many rows of logits to compute",
+    "COUNTER_INPUT": "an input says how many rows of a cache count, or where new ones go",
+    "POSITION_RANK": "positions are not given as (batch, sequence)",
+    "UNKNOWN_INPUT": "an input of no known part",
+    "FIXED_BATCH": "the batch is fixed to another number than 1",
+    "FIXED_WIDTH": "the number of tokens a call is fixed",
+    "FIXED_PAST": "the length of the past is fixed",
+    "SEARCH_LIMIT": "the graph is too tangled to be searched to the end",
+}
+
 
 @dataclass(frozen=True)
 class InterfaceProblem:
-    """One reason why a graph can't be run as a decoder. Codes are append-only: a code never changes its meaning."""
+    """One reason why a graph can't be run as a decoder. `code` is one of PROBLEM_CODES."""
 
     code: str
     message: str  # one line: what is wrong and what to do
     evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.code not in PROBLEM_CODES:
+            raise ValueError(f"{self.code} is no code of an interface problem")
 
 
 @dataclass(frozen=True)
 class CrossKV:
     """Keys and values of another stream (an encoder's), read by one layer's attention and never appended to.
 
-    None where only the other of the two is an input.
+    Names of inputs; in a graph that makes them from the encoder's states, of outputs. None where only the other is one.
     """
 
     layer: int  # in the order of the attentions that read such caches
@@ -52,6 +96,7 @@ class Interface:
     kv: tuple[CachePair, ...] = ()  # in layer order; KVPair where complete
     cross_kv: tuple[CrossKV, ...] = ()
     states: tuple[StatePair, ...] = ()
+    counters: tuple[str, ...] = ()  # integers that say how many rows of a cache count, or where new ones go
     others: tuple[str, ...] = ()  # inputs of no known part, in the graph's order
     problems: tuple[InterfaceProblem, ...] = ()  # the one to mend first comes first
 

@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import onnx
 
-from qbpass.models.dataflow import CONTRACTIONS, FLOATS, Dataflow, attribute
-from qbpass.models.errors import ContractError
+from qbpass.models.dataflow import CONTRACTIONS, FLOATS, Dataflow, attribute, int_attribute
+from qbpass.models.findings import Findings
 
 _LAST_ONLY = (
     "gives logits for the last position only: verification needs a row for every token; export it with logits for all "
     "positions"
 )
 _SELECTS = frozenset({"Gather", "GatherND", "GatherElements", "Slice", "Compress"})
+_NORMS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization"})
 _BLOCK_ENDS = CONTRACTIONS | {"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 
 
-def find_logits(flow: Dataflow, presents: frozenset[str]) -> tuple[str, int]:
-    """(name, vocabulary size) of the logits (1, q, vocabulary).
+def find_logits(flow: Dataflow, others: Container[str], findings: Findings) -> tuple[str | None, int | None]:
+    """(name, vocabulary size) of the logits (1, q, vocabulary); `others` are outputs of another part.
 
-    Raises ContractError where no output can be logits, where two could be, or where rows of earlier positions are cut.
+    NO_LOGITS, AMBIGUOUS_LOGITS, UNKNOWN_VOCABULARY and LAST_TOKEN_LOGITS go to `findings`.
     """
-    candidates = [name for name in flow.outputs if name not in presents and _may_be_logits(flow, name)]
-    if not candidates:
-        raise ContractError(
-            "no output holds logits (float, shape (1, sequence, vocabulary)): export the model with its language-model "
-            "head"
-        )
-    tables = _embedding_rows(flow)
+    candidates = [name for name in flow.outputs if name not in others and _may_be_logits(flow, name)]
+    tables = embedding_rows(flow)
     named = {name: _vocabulary(flow, name) for name in candidates}
+    if not candidates or (
+        len(candidates) == 1 and named[candidates[0]] not in tables and not _has_head(flow, candidates[0])
+    ):
+        findings.add(
+            "NO_LOGITS",
+            "no output holds logits (float, shape (1, sequence, vocabulary)): export the model with its language-model "
+            "head",
+            outputs=list(flow.outputs)[:8],
+        )
+        return None, None
     matching = [name for name in candidates if named[name] in tables] if len(candidates) > 1 else candidates
     if len(matching) != 1:
-        raise ContractError(
+        findings.add(
+            "AMBIGUOUS_LOGITS",
             f"outputs {', '.join(map(repr, candidates))} could each be logits: export the model with one output "
-            "besides the KV cache"
+            "besides the KV cache",
+            *candidates,
         )
+        return None, None
     name = matching[0]
-    vocabulary = named[name]
-    if vocabulary is None:
-        raise ContractError(
-            f"the vocabulary size of {name!r} is not in the graph: export it with a fixed last dimension"
+    if named[name] is None:
+        findings.add(
+            "UNKNOWN_VOCABULARY",
+            f"the vocabulary size of {name!r} is not in the graph: export it with a fixed last dimension",
+            name,
         )
-    _check_every_position(flow, name)
-    return name, vocabulary
+    cut = _cut(flow, name)
+    if cut is not None:
+        findings.add("LAST_TOKEN_LOGITS", f"{name!r} {_LAST_ONLY}", name, cut_by=cut)
+    return name, named[name]
 
 
 def _may_be_logits(flow: Dataflow, name: str) -> bool:
@@ -56,24 +70,38 @@ def _vocabulary(flow: Dataflow, name: str) -> int | None:
         return last
     for node in flow.backward(name, lambda n: n.op_type not in CONTRACTIONS):
         if node.op_type in CONTRACTIONS:
-            if attribute(node, "N"):
-                return int(attribute(node, "N"))
-            dims = flow.weight_dims(node.input[1]) or [None, None]  # type: ignore[list-item]
-            return dims[0] if attribute(node, "transB", 0) else dims[-1]
+            if int_attribute(node, "N"):
+                return int_attribute(node, "N")
+            dims = flow.weight_dims(node.input[1]) if len(node.input) > 1 else None
+            if not dims:
+                return None
+            return dims[0] if int_attribute(node, "transB") else dims[-1]
     return None
 
 
-def _embedding_rows(flow: Dataflow) -> set[int]:
+def _has_head(flow: Dataflow, name: str) -> bool:
+    """Whether `name` comes from a product with weights, rather than from a norm or a residual sum."""
+
+    def enters(node: onnx.NodeProto) -> bool:
+        return node.op_type not in _BLOCK_ENDS | _NORMS and not _joins_residual(flow, node)
+
+    return any(node.op_type in CONTRACTIONS for node in flow.backward(name, enters))
+
+
+def embedding_rows(flow: Dataflow) -> set[int]:
     """Row counts of the 2-D tables that some Gather reads."""
     tables = [flow.weight_dims(node.input[0]) for node in flow.graph.node if node.op_type.startswith("Gather")]
     return {dims[0] for dims in tables if dims is not None and len(dims) == 2}
 
 
-def _check_every_position(flow: Dataflow, name: str) -> None:
+def _cut(flow: Dataflow, name: str) -> str | None:
+    """What cuts rows of earlier positions: "the declared shape", or the operator that does it. None where nothing does.
+
+    A symbol named "1" is no cut: seq2seq exporters give it to the width that decoding has, and the graph takes more.
+    """
     shape = flow.shape(name)
-    # Some exporters write the constant 1 as a symbol named "1".
-    if shape is not None and (len(shape) == 2 or shape[1] in (1, "1")):
-        raise ContractError(f"{name!r} {_LAST_ONLY}")
+    if shape is not None and (len(shape) == 2 or shape[1] == 1):
+        return "the declared shape"
     crossed_head = False
 
     def enters(node: onnx.NodeProto) -> bool:
@@ -87,7 +115,8 @@ def _check_every_position(flow: Dataflow, name: str) -> None:
 
     for node in flow.backward(name, enters):
         if node.op_type in _SELECTS and _cuts_positions(flow, node):
-            raise ContractError(f"{name!r} {_LAST_ONLY}")
+            return f"{node.op_type} {node.output[0]!r}"
+    return None
 
 
 def _joins_residual(flow: Dataflow, node: onnx.NodeProto) -> bool:
@@ -100,18 +129,33 @@ def _cuts_positions(flow: Dataflow, node: onnx.NodeProto) -> bool:
     if flow.weight_dims(node.input[0]) is not None or _is_shape_arithmetic(flow, node):
         return False
     if node.op_type == "Gather":
-        return attribute(node, "axis", 0) in (1, -2)
+        return (int_attribute(node, "axis") or 0) in (1, -2)
     if node.op_type in ("GatherND", "GatherElements", "Compress"):
         return True
-    starts, ends, axes = (flow.constant(node.input[i]) if len(node.input) > i else None for i in (1, 2, 3))
-    if len(node.input) > 3 and axes is not None:
-        numbers = [int(axis) for axis in axes.reshape(-1)]
-        if not any(axis in (1, -2) for axis in numbers):
-            return False
-        at = next(i for i, axis in enumerate(numbers) if axis in (1, -2))
-        if starts is not None and ends is not None:
-            return not (int(starts.reshape(-1)[at]) == 0 and int(ends.reshape(-1)[at]) >= 2**31 - 1)
-    return True
+    return _slices_positions(flow, node)
+
+
+def _slices_positions(flow: Dataflow, node: onnx.NodeProto) -> bool:
+    starts, ends, axes = (_slice_operand(flow, node, *names) for names in ((1, "starts"), (2, "ends"), (3, "axes")))
+    if axes is None:
+        if len(node.input) > 3 or starts is None:
+            return True  # which axes are cut is not known before the call
+        axes = list(range(len(starts)))
+    at = next((i for i, axis in enumerate(axes) if axis in (1, -2)), None)
+    if at is None:
+        return False
+    if starts is None or ends is None or max(len(starts), len(ends)) <= at:
+        return True
+    return not (starts[at] == 0 and ends[at] >= 2**31 - 1)
+
+
+def _slice_operand(flow: Dataflow, node: onnx.NodeProto, operand: int, name: str) -> list[int] | None:
+    """An operand of Slice where it is constant; an attribute before opset 10."""
+    if len(node.input) == 1:
+        stated = attribute(node, name)
+        return list(stated) if isinstance(stated, (list, tuple)) else None
+    value = flow.constant(node.input[operand]) if len(node.input) > operand and node.input[operand] else None
+    return [int(v) for v in value.reshape(-1)] if value is not None and value.dtype.kind in "iu" else None
 
 
 def _is_shape_arithmetic(flow: Dataflow, node: onnx.NodeProto) -> bool:

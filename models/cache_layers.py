@@ -1,0 +1,243 @@
+"""The caches of one attention made into a pair, layer by layer, and what is unusual about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qbpass.models.cache_dims import growth_axis, head_dim, kv_heads
+from qbpass.models.cache_updates import Update
+from qbpass.models.caches import Cache, given_caches, is_quantized, taken_caches
+from qbpass.models.contract import CachePair, KVPair
+from qbpass.models.dataflow import INTEGERS, Dataflow
+from qbpass.models.findings import Findings
+from qbpass.models.interface import CrossKV
+
+_SHAPES = "(batch, KV heads, past, head dimension)"
+
+
+@dataclass(frozen=True)
+class CacheLayers:
+    """Self-attention caches, caches of another stream, and the inputs and outputs that these are.
+
+    growing: inputs of rank 4 (or of no declared rank) that rows are appended to -> the axis they are appended along.
+    """
+
+    kv: tuple[CachePair, ...]
+    cross: tuple[CrossKV, ...]
+    inputs: frozenset[str]
+    outputs: frozenset[str]
+    growing: Mapping[str, int]
+
+
+def find_cache_layers(flow: Dataflow, findings: Findings) -> CacheLayers:
+    """Pairs in layer order, by dataflow; layers are ordered by the position of their attention."""
+    taken, unread = taken_caches(flow)
+    for name in unread:
+        findings.add(
+            "CACHE_WITHOUT_ATTENTION",
+            f"KV input {name!r} is appended to but reaches no attention that qbpass can read: it is in neither a QK "
+            "nor an AV product",
+            name,
+        )
+    claimed = frozenset(cache.present for cache in taken if cache.present is not None)
+    given = given_caches(flow, claimed)
+    cross = [cache for cache in taken if cache.update is Update.PASSED] + _of_another_stream(flow, given)
+    self_attention = [cache for cache in (*taken, *given) if cache not in cross]
+    kv = tuple(_pair(flow, number, group, findings) for number, group in enumerate(_by_attention(self_attention)))
+    caches = [*self_attention, *cross]
+    return CacheLayers(
+        kv=kv,
+        cross=tuple(_cross(number, group) for number, group in enumerate(_by_attention(cross))),
+        inputs=frozenset(cache.past for cache in caches if cache.past is not None),
+        outputs=frozenset(cache.present for cache in caches if cache.present is not None),
+        growing=dict(_growing(flow, cache) for cache in self_attention if _grows(flow, cache)),
+    )
+
+
+def _grows(flow: Dataflow, cache: Cache) -> bool:
+    appended = cache.update in (Update.APPENDED, Update.PREPENDED)
+    return cache.past is not None and appended and len(flow.shape(cache.past) or [None] * 4) == 4
+
+
+def _growing(flow: Dataflow, cache: Cache) -> tuple[str, int]:
+    axis = growth_axis(flow, cache)
+    return cache.name, axis if axis is not None and 0 <= axis < 4 else 2
+
+
+def _of_another_stream(flow: Dataflow, given: list[Cache]) -> list[Cache]:
+    """Keys and values that no token, mask or position has a part in: an encoder's."""
+    if not given:
+        return []
+    integers = [name for name in flow.inputs if flow.elem_type(name) in INTEGERS]
+    tokens = flow.dependents(integers, through_sizes=False)
+    return [cache for cache in given if cache.present not in tokens]
+
+
+def _by_attention(caches: Sequence[Cache]) -> list[list[Cache]]:
+    groups: dict[int, list[Cache]] = {}
+    for cache in caches:
+        groups.setdefault(cache.at, []).append(cache)
+    return [groups[at] for at in sorted(groups)]
+
+
+def _cross(number: int, group: list[Cache]) -> CrossKV:
+    names = {role: cache.name for cache in group for role in cache.roles}
+    return CrossKV(number, names.get("key"), names.get("value"))
+
+
+def _pair(flow: Dataflow, number: int, group: list[Cache], findings: Findings) -> CachePair:
+    mine = Findings(flow)
+    for cache in group:
+        _check_form(flow, cache, mine)
+    key, value = _key_and_value(group, mine)
+    held = key or value or group[0]
+    pair = CachePair(
+        layer=number,
+        past_key=key.past if key else None,
+        past_value=value.past if value else None,
+        present_key=key.present if key else None,
+        present_value=value.present if value else None,
+        kv_heads=_heads(flow, held, mine),
+        key_dim=_dim(flow, key, mine),
+        value_dim=_dim(flow, value, mine),
+        elem_type=flow.elem_type(held.name),
+    )
+    findings.merge(mine)
+    return KVPair(**vars(pair)) if mine.empty else pair
+
+
+def _key_and_value(group: list[Cache], findings: Findings) -> tuple[Cache | None, Cache | None]:
+    """The cache of the keys and that of the values; the same one where it holds both."""
+    both = [cache for cache in group if len(cache.roles) == 2]
+    keys = [cache for cache in group if set(cache.roles) == {"key"}]
+    values = [cache for cache in group if set(cache.roles) == {"value"}]
+    names = [cache.name for cache in group]
+    if both:
+        _joint(both[0], findings, names)
+        return (keys or both)[0], (values or both)[0]
+    for role, caches in (("key", keys), ("value", values)):
+        if len(caches) > 1:
+            findings.add(
+                "AMBIGUOUS_CACHE",
+                f"KV inputs {caches[0].name!r} and {caches[1].name!r} are both the {role}s of one attention: qbpass "
+                "can't tell which to feed",
+                *names,
+            )
+    if not keys or not values:
+        role = "keys" if keys else "values"
+        findings.add(
+            "UNPAIRED_CACHE",
+            f"KV input {names[0]!r} ({role}) has no partner in its attention: qbpass needs a key and a value input a "
+            "layer",
+            *names,
+        )
+    return keys[0] if keys else None, values[0] if values else None
+
+
+def _joint(cache: Cache, findings: Findings, names: list[str]) -> None:
+    if cache.split and not cache.projected:
+        findings.add(
+            "FUSED_KV",
+            f"KV input {cache.name!r} holds the keys and the values of a layer in one tensor: export the model with "
+            "one input for the keys and one for the values of each layer",
+            *names,
+        )
+    else:
+        findings.add(
+            "LATENT_KV",
+            f"keys and values of a layer are both computed from KV input {cache.name!r} (a latent cache): export the "
+            "model with its keys and values as the cache",
+            *names,
+        )
+
+
+def _check_form(flow: Dataflow, cache: Cache, findings: Findings) -> None:
+    name, shape = cache.name, flow.shape(cache.name)
+    if shape is not None and len(shape) != 4:
+        findings.add(
+            "FUSED_KV",
+            f"KV input {name!r} has {len(shape)} axes, not 4 {_SHAPES}: export the model with one input for the keys "
+            "and one for the values of each layer",
+            name,
+        )
+    problem = _UNUSUAL.get(cache.update)
+    if cache.past is None:
+        problem = _NO_PAST
+    elif cache.present is None:
+        problem = _NO_PRESENT
+    if problem is not None:
+        findings.add(problem[0], problem[1].format(name=repr(name)), name)
+    axis = growth_axis(flow, cache)
+    if axis is not None and problem is None and shape is not None and len(shape) == 4 and axis != 2:
+        findings.add(
+            "CACHE_AXES",
+            f"rows are appended to KV input {name!r} along axis {axis}, not along axis 2 of {_SHAPES}: export the "
+            "model with its past on axis 2",
+            name,
+        )
+    if is_quantized(flow, name):
+        findings.add(
+            "QUANTIZED_CACHE",
+            f"KV input {name!r} holds quantized rows: export the model with a floating-point cache",
+            name,
+        )
+
+
+_NO_PAST = (
+    "NO_PAST",
+    "the graph gives out the keys or values {name} and takes no past for them (it is a decoder for the first call "
+    "alone): use the graph with past_key_values inputs",
+)
+_NO_PRESENT = (
+    "NO_PRESENT",
+    "KV input {name} is joined with new rows that the graph does not give out: export the model with present outputs",
+)
+_UNUSUAL = {
+    Update.PREPENDED: (
+        "PREPENDED_CACHE",
+        "new rows are put in front of KV input {name}, not behind it: export the model with Concat(past, new)",
+    ),
+    Update.SHIFTED: (
+        "SLIDING_CACHE",
+        "KV input {name} loses rows when new ones come (a sliding window): rejected rows could not be taken back; "
+        "export the model with a cache that only grows",
+    ),
+    Update.SCATTERED: (
+        "STATIC_CACHE",
+        "new rows are written into KV input {name}, a buffer of fixed length (a static cache): export the model with a "
+        "cache that is appended to",
+    ),
+    Update.COMPUTED: (
+        "STATIC_CACHE",
+        "new rows are added into KV input {name}, a buffer of fixed length (a static cache): export the model with a "
+        "cache that is appended to",
+    ),
+    Update.NEW_ROWS: (
+        "NEW_ROWS_ONLY",
+        "the graph takes KV input {name} and gives out its new rows alone: export the model with presents that hold "
+        "past and new rows",
+    ),
+}
+
+
+def _heads(flow: Dataflow, cache: Cache, findings: Findings) -> int | None:
+    heads = kv_heads(flow, cache)
+    if heads is None:
+        findings.add(
+            "UNKNOWN_HEADS",
+            f"the number of KV heads of {cache.name!r} is not in the graph: export it with a fixed number of heads",
+            cache.name,
+        )
+    return heads
+
+
+def _dim(flow: Dataflow, cache: Cache | None, findings: Findings) -> int | None:
+    dim = None if cache is None else head_dim(flow, cache)
+    if cache is not None and dim is None:
+        findings.add(
+            "UNKNOWN_HEAD_DIM",
+            f"the head dimension of {cache.name!r} is not in the graph: export it with a fixed head dimension",
+            cache.name,
+        )
+    return dim

@@ -1,0 +1,66 @@
+"""Recurrent, convolution and state-space states: what each call takes and gives anew, paired by dataflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from qbpass.models.cache_updates import LAYOUT
+from qbpass.models.dataflow import FLOATS, SHAPE_OPS, Dataflow
+from qbpass.models.interface import StatePair
+
+# Nodes between a state and its successor; a whole gated delta rule, unrolled, has fewer.
+_FARTHEST = 512
+
+
+def find_states(flow: Dataflow, inputs: Sequence[str], outputs: Iterable[str]) -> tuple[StatePair, ...]:
+    """Pairs among float inputs and outputs of no other part, in the order of the inputs.
+
+    Every earlier state reaches every later output through the hidden stream, so each input is paired with the output
+    that it reaches in the fewest nodes, the closest pair first. A pair has the same type, rank and fixed dimensions.
+    """
+    outputs = list(outputs)
+    ways = [
+        (distance, abs(number - place), number, place)
+        for place, present in enumerate(outputs)
+        for number, distance in _distances(flow, present, inputs)
+    ]
+    paired: dict[int, int] = {}
+    taken: set[int] = set()
+    for _, _, number, place in sorted(ways):
+        if number not in paired and place not in taken:
+            paired[number] = place
+            taken.add(place)
+    return tuple(StatePair(inputs[n], outputs[p], _rank(flow, inputs[n])) for n, p in sorted(paired.items()))
+
+
+def _distances(flow: Dataflow, present: str, inputs: Sequence[str]) -> list[tuple[int, int]]:
+    """(number of the input, nodes between) for every fitting input that `present` is computed from."""
+    fitting = {name: number for number, name in enumerate(inputs) if _same_form(flow, name, present)}
+    found: dict[int, int] = {}
+    if not fitting:
+        return []
+    for distance, node in enumerate(flow.backward(present, lambda n: n.op_type not in SHAPE_OPS)):
+        if distance > _FARTHEST or len(found) == len(fitting):
+            break
+        if node.op_type in LAYOUT and distance == 0 and node.input[0] in fitting:
+            return []  # handed through: no state
+        for name in node.input if node.op_type not in SHAPE_OPS else ():
+            if name in fitting:
+                found.setdefault(fitting[name], distance)
+    return list(found.items())
+
+
+def _same_form(flow: Dataflow, past: str, present: str) -> bool:
+    if flow.elem_type(past) not in FLOATS or flow.elem_type(past) != flow.elem_type(present):
+        return False
+    before, after = flow.shape(past), flow.shape(present)
+    if before is None or after is None:
+        return True
+    if len(before) != len(after) or len(before) < 2:
+        return False
+    return all(a == b for a, b in zip(before, after, strict=True) if isinstance(a, int) and isinstance(b, int))
+
+
+def _rank(flow: Dataflow, name: str) -> int | None:
+    shape = flow.shape(name)
+    return None if shape is None else len(shape)
