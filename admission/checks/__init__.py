@@ -22,6 +22,7 @@ from qbpass.admission.checks import (
     key_extent,
     kv_without_site,
     latent_kv,
+    linear_attention,
     mask_form,
     no_attention_found,
     no_kv_pair,
@@ -30,6 +31,7 @@ from qbpass.admission.checks import (
     present_read_elsewhere,
     product_form,
     product_operator,
+    quantized_kv,
     query_axis,
     score_op,
     sinks,
@@ -63,6 +65,7 @@ SITE_CHECKS: tuple[Callable[[Subject], Diagnostic | None], ...] = (
     head_dim_mismatch.check,
     value_dim.check,
     dtype_query_key.check,
+    quantized_kv.check,
     concat_form.check,
     past_shared.check,
     present_read_elsewhere.check,
@@ -80,9 +83,9 @@ SITE_CHECKS: tuple[Callable[[Subject], Diagnostic | None], ...] = (
 )
 
 ALL: tuple[ModuleType, ...] = (
-    *(no_attention_found, kv_without_site, fused_attention, unknown_shape),
+    *(no_attention_found, kv_without_site, fused_attention, linear_attention, unknown_shape),
     *(latent_kv, cross_attention, no_kv_pair, spelled_out_softmax, product_operator, cache_operands),
-    *(product_form, streams, query_axis, gqa_ratio, head_dim_mismatch, value_dim, dtype_query_key),
+    *(product_form, streams, query_axis, gqa_ratio, head_dim_mismatch, value_dim, dtype_query_key, quantized_kv),
     *(concat_form, past_shared, present_read_elsewhere, interior_read_elsewhere, stride_legality, key_extent),
     *(mask_form, bias_not_mask, not_causal, sliding_window, sinks, softcap, score_op, softmax_axis),
 )

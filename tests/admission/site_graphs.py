@@ -42,6 +42,7 @@ class Knobs:
     sites_per_pair: int = 1
     cross: str = "none"  # none | foreign | states | cache: what a second attention reads
     router: bool = False
+    linear_layer: bool = False  # a layer behind the attention that carries a state
 
 
 class SiteGraph:
@@ -68,6 +69,8 @@ class SiteGraph:
             hidden = self.layer(layer, hidden, terms)
         if knobs.cross != "none":
             hidden = self.cross_attention(hidden)
+        if knobs.linear_layer:
+            hidden = self.linear_attention(hidden)
         if knobs.router:
             hidden = self.route(hidden)
         writer.node("MatMul", [hidden, self.weight(self.width, VOCABULARY)], "logits")
@@ -93,8 +96,9 @@ class SiteGraph:
         value_dim = self.knobs.value_dim or self.knobs.head_dim
         new_value = self.heads_of(hidden, self.knobs.kv_heads, value_dim, f"{at}new_value")
         if self.knobs.attention == "gqa":
-            inputs = [hidden, new_key, new_value, f"past.{layer}.key", f"past.{layer}.value"]
-            node = writer.node("GroupQueryAttention", inputs, f"{at}gqa", domain="com.microsoft", num_heads=4)
+            inputs = [hidden, f"{new_key}.flat", f"{new_value}.flat", f"past.{layer}.key", f"past.{layer}.value"]
+            heads = {"num_heads": self.knobs.heads, "kv_num_heads": self.knobs.kv_heads}
+            node = writer.node("GroupQueryAttention", inputs, f"{at}gqa", domain="com.microsoft", **heads)
             writer.nodes[-1].output.extend([f"present.{layer}.key", f"present.{layer}.value"])
             return node
         for new, what in ((new_key, "key"), (new_value, "value")):
@@ -260,6 +264,16 @@ class SiteGraph:
         turned = writer.node("Transpose", [encoder], "x.turned", perm=[0, 1, 3, 2])
         weights = writer.node("Softmax", [writer.node("MatMul", [q, turned], "x.qk")], "x.softmax")
         return self.projected(writer.node("MatMul", [weights, encoder], "x.output"), "x.")
+
+    def linear_attention(self, hidden: str) -> str:
+        """One operator over queries, keys and values that are the hidden states themselves."""
+        knobs, writer = self.knobs, self.writer
+        size = (1, knobs.heads, knobs.head_dim, knobs.head_dim)
+        state = writer.input("state", self.elem_type, *size)
+        heads = {"q_num_heads": knobs.heads, "kv_num_heads": knobs.heads, "update_rule": "linear"}
+        writer.node("LinearAttention", [hidden, hidden, hidden, state], "linear", domain="com.microsoft", **heads)
+        writer.nodes[-1].output.append(writer.output("next_state", self.elem_type, *size))
+        return "linear"
 
     def route(self, hidden: str) -> str:
         """A router's softmax over a projection: no attention."""
