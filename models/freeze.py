@@ -6,22 +6,25 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import onnx
 
+from qbpass.models.branches import BRANCH_KEY
 from qbpass.models.decoder import Decoder
 from qbpass.models.digests import graph_digest
 from qbpass.models.errors import ContractError, ModelFileError, ProviderError
-from qbpass.models.find_contract import find_contract
+from qbpass.models.find_interface import find_interface
+from qbpass.models.flat_graph import read_flat_graph
 from qbpass.models.graph_io import read_graph, weight_files
 from qbpass.models.graph_order import subgraphs
 from qbpass.models.interface import Interface
+from qbpass.models.one_stream import pin_batch
 from qbpass.models.session import COMPILING, SessionSpec, open_session
 
 FROZEN_KEY = "qbpass.frozen"  # the onnxruntime version that optimized the graph
-SOURCE_KEY = "qbpass.source"  # digest of the graph it was made from
+SOURCE_KEY = "qbpass.source"  # digest of the file it was made from, as it was
 PROVIDER_KEY = "qbpass.provider"  # whose optimizer it went through: fusions differ between providers
 GRAPH_FILE = "reference.onnx"
 DATA_FILE = "reference.data"
@@ -57,23 +60,44 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
     with _staging(folder) as staging:
         _write_optimized(decoder, spec, staging / GRAPH_FILE)
         model = read_graph(staging / GRAPH_FILE)
-        _check_interface(decoder, model)
+        _carry_branch(decoder.model, model)
+        pin_batch(model, _same_interface(decoder, model))
         _strip_unused_opsets(model)
         _mark(model, decoder, spec)
         (staging / GRAPH_FILE).write_bytes(model.SerializeToString(deterministic=True))
         _publish(staging, folder)
     path = folder / GRAPH_FILE
     model = read_graph(path)
-    return replace(decoder, path=path, model=model, interface=Interface.of(find_contract(model)))
+    return replace(decoder, path=path, model=model, interface=find_interface(model))
 
 
 def _write_optimized(decoder: Decoder, spec: SessionSpec, path: Path) -> None:
-    """The sessions themselves are not needed: only the file that one writes."""
+    """The sessions themselves are not needed: only the file that one writes.
+
+    What is optimized is the user's file as it is, not the decoder's model, whose batch is declared to be 1: the
+    optimizer must do what it does where the file is deployed. A merged decoder is optimized as its flat branch.
+    """
+    source: Path | bytes = decoder.path
+    folder = None
+    if _branch(decoder.model) is not None:
+        source, folder = read_flat_graph(decoder.path).SerializeToString(), decoder.folder
     if spec.provider not in COMPILING:
-        open_session(decoder.path, spec, optimize=True, write_optimized=path)
+        open_session(source, spec, weights_folder=folder, optimize=True, write_optimized=path)
         return
     spec.provider_list()  # raises where the provider is not there, though another one writes the graph
-    open_session(decoder.path, replace(spec, provider="cpu"), optimize=True, level="basic", write_optimized=path)
+    cpu = replace(spec, provider="cpu")
+    open_session(source, cpu, weights_folder=folder, optimize=True, level="basic", write_optimized=path)
+
+
+def _branch(model: onnx.ModelProto) -> str | None:
+    return next((entry.value for entry in model.metadata_props if entry.key == BRANCH_KEY), None)
+
+
+def _carry_branch(model: onnx.ModelProto, frozen: onnx.ModelProto) -> None:
+    """That a graph is one branch of two is known from its metadata alone."""
+    branch = _branch(model)
+    if branch is not None and _branch(frozen) is None:
+        frozen.metadata_props.add(key=BRANCH_KEY, value=branch)
 
 
 def _check_provider(decoder: Decoder, spec: SessionSpec) -> None:
@@ -116,16 +140,17 @@ def _publish(staging: Path, folder: Path) -> None:
             (staging / name).replace(folder / name)
 
 
-def _check_interface(decoder: Decoder, model: onnx.ModelProto) -> None:
-    """Names of inputs and outputs are the decoder's own, also after the optimizer."""
-    found = find_contract(model)
-    for field in ("input_ids", "attention_mask", "position_ids", "logits", "kv"):
-        if getattr(found, field) != getattr(decoder.contract, field):
+def _same_interface(decoder: Decoder, model: onnx.ModelProto) -> Interface:
+    """The frozen graph's interface. Every part but the problems is the decoder's own, also after the optimizer."""
+    found = find_interface(model)
+    for field in fields(Interface):
+        before, after = getattr(decoder.interface, field.name), getattr(found, field.name)
+        if field.name != "problems" and before != after:
             raise ContractError(
-                f"ONNX Runtime's optimizer left another {field} than {decoder.path} has "
-                f"({getattr(decoder.contract, field)} became {getattr(found, field)}): report this model to the "
-                "qbpass developers"
+                f"ONNX Runtime's optimizer left another {field.name} than {decoder.path} has ({before} became "
+                f"{after}): report this model to the qbpass developers"
             )
+    return found
 
 
 def _strip_unused_opsets(model: onnx.ModelProto) -> None:
@@ -146,6 +171,7 @@ def _strip_unused_opsets(model: onnx.ModelProto) -> None:
 def _mark(model: onnx.ModelProto, decoder: Decoder, spec: SessionSpec) -> None:
     import onnxruntime as ort
 
-    notes = {FROZEN_KEY: ort.__version__, SOURCE_KEY: graph_digest(decoder.model), PROVIDER_KEY: spec.provider}
+    source = graph_digest(read_graph(decoder.path))
+    notes = {FROZEN_KEY: ort.__version__, SOURCE_KEY: source, PROVIDER_KEY: spec.provider}
     for key, value in notes.items():
         model.metadata_props.add(key=key, value=value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Literal
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -13,6 +14,8 @@ from onnx import external_data_helper
 from qbpass.models.errors import ModelFileError
 from qbpass.models.graph_nodes import check_nodes
 from qbpass.models.graph_order import check_order
+
+Weights = Literal["required", "ignored"]  # whether the files of external weights must be there
 
 MAX_GRAPH_BYTES = 2**31 - 1  # protobuf's own limit
 
@@ -26,9 +29,10 @@ _LOOKALIKES = {
 }
 
 
-def read_graph(path: Path) -> onnx.ModelProto:
+def read_graph(path: Path, weights: Weights = "required") -> onnx.ModelProto:
     """The model in `path`, external weights left on disk and checked by their file's size only.
 
+    weights: "ignored" where their files need not exist (a graph to be looked at, not run); their names are checked.
     Raises ModelFileError where the file is missing, too large, not ONNX or truncated; where the graph is empty, cyclic
     or not in topological order; where external data is missing, truncated or lies outside the model's folder.
     """
@@ -39,8 +43,7 @@ def read_graph(path: Path) -> onnx.ModelProto:
         raise ModelFileError(f"the graph in {path} has no nodes: export the model again")
     check_nodes(model, path)
     check_order(model.graph, path)
-    for tensor in external_tensors(model):
-        _check_external(tensor, path.parent)
+    _check_external(model, path.parent, weights)
     return model
 
 
@@ -69,6 +72,7 @@ def weight_files(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
         location = external_entry(tensor)[0]
         if location not in found:
             found[location] = _inside(location, tensor.name, folder)
+            _check_is_there(found[location], tensor.name)
     return found
 
 
@@ -177,16 +181,29 @@ def _inside(location: str, tensor: str, folder: Path) -> Path:
             f"{where} ({location!r}) is a link out of the model's folder: put the real file into {folder} "
             "(for example `cp -L`)"
         )
-    if not path.is_file():
-        raise ModelFileError(f"{where} is missing: {path} does not exist; put it beside the .onnx file")
     return path
 
 
-def _check_external(tensor: onnx.TensorProto, folder: Path) -> None:
-    location, offset, length = external_entry(tensor)
-    size = _inside(location, tensor.name, folder).stat().st_size
-    if size < offset + length:
+def _check_is_there(path: Path, tensor: str) -> None:
+    if not path.is_file():
         raise ModelFileError(
-            f"{folder / location} is truncated: initializer {tensor.name!r} needs bytes up to {offset + length:,}, "
-            f"the file has {size:,}; download or export it again"
+            f"the external data of initializer {tensor!r} is missing: {path} does not exist; put it beside the .onnx "
+            "file"
         )
+
+
+def _check_external(model: onnx.ModelProto, folder: Path, weights: Weights) -> None:
+    """Each file is asked for once; with weights "ignored" only where it would lie."""
+    sizes: dict[str, int] = {}
+    for tensor in external_tensors(model):
+        location, offset, length = external_entry(tensor)
+        if location not in sizes:
+            path = _inside(location, tensor.name, folder)
+            if weights == "required":
+                _check_is_there(path, tensor.name)
+            sizes[location] = path.stat().st_size if weights == "required" else -1
+        if weights == "required" and sizes[location] < offset + length:
+            raise ModelFileError(
+                f"{folder / location} is truncated: initializer {tensor.name!r} needs bytes up to {offset + length:,}, "
+                f"the file has {sizes[location]:,}; download or export it again"
+            )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from qbpass.models.config_files import context_length, eos_token_ids, genai_model
 from qbpass.models.decoder import Decoder
 from qbpass.models.errors import ModelFileError
-from qbpass.models.find_contract import find_contract
-from qbpass.models.graph_io import read_graph
-from qbpass.models.interface import Interface
+from qbpass.models.find_interface import find_interface
+from qbpass.models.flat_graph import read_flat_graph
+from qbpass.models.graph_io import Weights
+from qbpass.models.one_stream import pin_batch
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -20,7 +22,7 @@ TOKENIZER_FILES = (
     "generation_config.json",
 )
 # Usual names of a decoder; the first that exists is taken. Of several, decoder_model.onnx is the one without a past.
-_USUAL_NAMES = ("model.onnx", "decoder_with_past_model.onnx", "decoder_model.onnx", "decoder_model_merged.onnx")
+_USUAL_NAMES = ("model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx", "decoder_model.onnx")
 
 
 def load_decoder(path: Path) -> Decoder:
@@ -29,13 +31,29 @@ def load_decoder(path: Path) -> Decoder:
     Raises ModelFileError where no graph or several are found, or a file is damaged; ContractError where the graph is
     not a decoder that qbpass can run.
     """
+    decoder = load_graph(path)
+    _ = decoder.contract  # raises where the interface has a problem
+    return decoder
+
+
+def load_graph(path: Path, weights: Weights = "required") -> Decoder:
+    """As `load_decoder`, for any graph: its `interface` says what it takes, gives and lacks, its `contract` may raise.
+
+    A merged decoder becomes the flat graph of its branch with a past, functions are written into the graph, and an
+    open batch is declared to be 1.
+
+    weights: "ignored" where the files of external weights need not exist.
+    Raises ModelFileError as `load_decoder` does.
+    """
     graph = find_graph(path)
     files = _companions(graph.parent)
-    model = read_graph(graph)
+    model = read_flat_graph(graph, weights)
+    interface = find_interface(model)
+    pin_batch(model, interface)
     return Decoder(
         path=graph,
         model=model,
-        interface=Interface.of(find_contract(model)),
+        interface=interface,
         context_length=context_length(files),
         eos_token_ids=eos_token_ids(files),
         tokenizer_files={name: file for name, file in files.items() if name in TOKENIZER_FILES},
@@ -72,13 +90,27 @@ def find_graph(path: Path) -> Path:
 def _genai_graph(folder: Path) -> Path:
     config = folder / "genai_config.json"
     section = genai_model(config).get("decoder")
-    name = section.get("filename") if isinstance(section, dict) else None
-    if not isinstance(name, str) or not name:
+    names = _genai_names(section) if isinstance(section, dict) else []
+    if not names:
         raise ModelFileError(f"{config} names no decoder file (model.decoder.filename): give the .onnx file itself")
-    graph = folder / name
+    if len(names) > 1:
+        listed = ", ".join(name[:80] for name in names[:6])
+        raise ModelFileError(f"{config} describes a pipeline of {len(names)} graphs ({listed}): name the file you mean")
+    graph = folder / names[0]
     if not graph.resolve().is_relative_to(folder.resolve()):
-        raise ModelFileError(f"{config} names a decoder outside its folder ({name[:80]!r}): give the .onnx file itself")
+        raise ModelFileError(
+            f"{config} names a decoder outside its folder ({names[0][:80]!r}): give the .onnx file itself"
+        )
     return graph
+
+
+def _genai_names(section: dict[str, Any]) -> list[str]:
+    """Files of model.decoder: its filename, else those of its pipeline, a list of {stage: {"filename": …}}."""
+    stages = [section]
+    if not section.get("filename") and isinstance(section.get("pipeline"), list):
+        stages = [stage for entry in section["pipeline"] if isinstance(entry, dict) for stage in entry.values()]
+    names = [stage.get("filename") for stage in stages if isinstance(stage, dict)]
+    return list(dict.fromkeys(name for name in names if isinstance(name, str) and name))
 
 
 def _companions(folder: Path) -> dict[str, Path]:

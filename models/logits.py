@@ -144,7 +144,7 @@ def _slices_positions(flow: Dataflow, node: onnx.NodeProto) -> bool:
     at = next((i for i, axis in enumerate(axes) if axis in (1, -2)), None)
     if at is None:
         return False
-    if starts is None or ends is None or max(len(starts), len(ends)) <= at:
+    if starts is None or ends is None or min(len(starts), len(ends)) <= at:
         return True
     return not (starts[at] == 0 and ends[at] >= 2**31 - 1)
 
