@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from qbpass.models.errors import ExportError
 from qbpass.models.export.loaded import LoadedModel, Progress
@@ -31,6 +32,7 @@ def load_hf(folder: Path, implementation: str, progress: Progress) -> LoadedMode
     progress(f"loading the weights of {folder.name}", None)
     try:
         with quiet():
+            _check_decoder(transformers, folder)
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 str(folder.absolute()),
                 local_files_only=True,
@@ -39,9 +41,30 @@ def load_hf(folder: Path, implementation: str, progress: Progress) -> LoadedMode
                 dtype=torch.float32,
                 attn_implementation=implementation,
             )
+    except ExportError:
+        raise
     except Exception as error:  # of transformers, safetensors and what they call: no common base
-        raise ExportError(f"transformers could not load {folder}: {one_line(error)}") from error
+        raise ExportError(_why_not_loaded(folder, implementation, error)) from error
     return LoadedModel(model.eval(), lambda out: _copy_tokenizer(folder, out))
+
+
+def _check_decoder(transformers: Any, folder: Path) -> None:
+    config = transformers.AutoConfig.from_pretrained(
+        str(folder.absolute()), local_files_only=True, trust_remote_code=False
+    )
+    if config.is_encoder_decoder:
+        raise ExportError(
+            f"{folder} is an encoder-decoder ({config.model_type}): qbpass exports language models that decode alone"
+        )
+
+
+def _why_not_loaded(folder: Path, implementation: str, error: Exception) -> str:
+    if "does not support an attention implementation" in str(error):
+        return (
+            f"{folder}: transformers writes this model's attention in one way only, not as {implementation}: use "
+            "--attention eager"
+        )
+    return f"transformers could not load {folder}: {one_line(error)}"
 
 
 def _check_folder(folder: Path) -> None:

@@ -28,13 +28,14 @@ class LayerStack:
 def uniform_stack(model: Any) -> LayerStack | None:
     """The model's decoder layers, or None where there are too few to gain, or they are not all alike."""
     torch = require("torch")
-    count = model.config.num_hidden_layers
+    config = model.config.get_text_config(decoder=True)  # the model's own, but for one that sees images, too
+    count = config.num_hidden_layers
     found = [
         LayerStack(path, tuple(module))
         for path, module in model.named_modules()
         if isinstance(module, torch.nn.ModuleList) and len(module) == count
     ]
-    if count <= TRACED_LAYERS or len(found) != 1 or len(set(getattr(model.config, "layer_types", None) or ())) > 1:
+    if count <= TRACED_LAYERS or len(found) != 1 or len(set(getattr(config, "layer_types", None) or ())) > 1:
         return None
     first, *others = (_description(layer) for layer in found[0].layers)
     return found[0] if all(other == first for other in others) else None

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from qbpass.models.errors import ExportError
-from qbpass.models.export.explicit_cache import WRAPPED, dynamic_shapes, traced_inputs, with_explicit_cache
-from qbpass.models.export.layers import TRACED_LAYERS, LayerStack, shortened, uniform_stack
-from qbpass.models.export.names import DATA_FILE, MODEL_FILE, input_names, output_names
+from qbpass.models.export.cache_tensors import cache_tensors
+from qbpass.models.export.experts import traceable_experts
+from qbpass.models.export.explicit_cache import (
+    WRAPPED,
+    dynamic_shapes,
+    token_inputs,
+    traced_inputs,
+    with_explicit_cache,
+)
+from qbpass.models.export.layers import LayerStack, shortened, uniform_stack
+from qbpass.models.export.names import DATA_FILE, MODEL_FILE, QUERY_DIM, past_name, present_name
 from qbpass.models.export.requirements import quiet, require
 from qbpass.models.session import one_line
 
@@ -16,7 +25,9 @@ from qbpass.models.session import one_line
 def write_onnx(model: Any, opset: int, folder: Path, *, repeat_layers: bool = True) -> None:
     """Write `model` (a transformers causal language model) into `folder`, at `opset`.
 
-    The graph takes and gives what names.py says, for a batch of one and any query and past length (past 0 included).
+    The graph takes input_ids (1, q), attention_mask (1, past + q) and position_ids (1, q), as far as the model reads
+    them, and the past of names.py; it gives logits (1, q, vocabulary) and the present. For a batch of one and any query
+    and past length (past 0 included).
     repeat_layers: trace a few layers and repeat the last where all are alike; the graph is the same (stack.py).
     Raises ExportError where torch can't trace the model.
     """
@@ -25,8 +36,9 @@ def write_onnx(model: Any, opset: int, folder: Path, *, repeat_layers: bool = Tr
     stack = uniform_stack(model) if repeat_layers else None
     program = _trace_stack(model, opset, stack) if stack is not None else None
     if program is None:
-        program = _trace(model, opset, model.config.num_hidden_layers)
+        program = _trace(model, opset)
         _simplify(program.model, weights_prefix=None)
+    _drop_unread_inputs(program.model.graph)
     dims.name_dims(program.model.graph)
     passes.ClearMetadataAndDocStringPass()(program.model)  # stack traces: a third of the file, and this machine's paths
     program.save(folder / MODEL_FILE, external_data=True)
@@ -39,9 +51,9 @@ def _trace_stack(model: Any, opset: int, stack: LayerStack) -> Any | None:
     repeat = require("qbpass.models.export.stack")
     prefix = f"{WRAPPED}.{stack.path}"
     with shortened(model, stack):
-        program = _trace(model, opset, TRACED_LAYERS)
+        program = _trace(model, opset)
     _simplify(program.model, weights_prefix=f"{prefix}.")
-    weights = dict(with_explicit_cache(model).state_dict())
+    weights = {f"{WRAPPED}.{name}": tensor for name, tensor in model.state_dict().items()}
     try:
         repeat.repeat_last_layer(program.model, prefix, len(stack.layers), weights)
     except repeat.NotUniform:
@@ -49,23 +61,41 @@ def _trace_stack(model: Any, opset: int, stack: LayerStack) -> Any | None:
     return program
 
 
-def _trace(model: Any, opset: int, layers: int) -> Any:
+def _trace(model: Any, opset: int) -> Any:
     torch = require("torch")
-    with torch.no_grad(), quiet():
+    kept = cache_tensors(model)
+    with torch.no_grad(), quiet(), traceable_experts(model):
         try:
             return torch.onnx.export(
-                with_explicit_cache(model),
-                traced_inputs(model.config, layers),
+                with_explicit_cache(model, kept),
+                traced_inputs(model, kept),
                 dynamo=True,
-                dynamic_shapes=dynamic_shapes(layers),
-                input_names=input_names(layers),
-                output_names=output_names(layers),
+                dynamic_shapes=dynamic_shapes(model, kept),
+                input_names=[*token_inputs(model), *map(past_name, kept)],
+                output_names=["logits", *map(present_name, kept)],
                 opset_version=opset,
                 optimize=False,
                 verbose=False,
             )
-        except torch.onnx.errors.OnnxExporterError as error:
-            raise ExportError(f"torch could not export {type(model).__name__}: {one_line(error)}") from error
+        except Exception as error:  # of torch's exporter and of the model's own code: no common base
+            raise ExportError(f"torch could not export {type(model).__name__}: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """What stopped torch's exporter: its own error says in which of its steps, the one below it says why."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = one_line(error)
+    if QUERY_DIM in text and re.search("Constraints violated|Specializations unexpectedly required", text):
+        return "its layers run another computation for each number of tokens in a call (a loop over them, for one)"
+    return text
+
+
+def _drop_unread_inputs(graph: Any) -> None:
+    """A model may take positions and not look at them (ALiBi): an input that nothing reads is none of the graph's."""
+    for value in list(graph.inputs):
+        if not value.uses() and not value.is_graph_output():
+            graph.inputs.remove(value)
 
 
 def _simplify(model: Any, weights_prefix: str | None) -> None:
