@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from qbpass.admission.dataflow import Flow
-from qbpass.admission.site import SiteNodes
+from qbpass.admission.site import ScalarFactor, SiteNodes
 from qbpass.models.dataflow import attribute
 
 
@@ -25,6 +25,25 @@ def read_scale(nodes: SiteNodes, flow: Flow) -> float | None:
         elif node is not query and node.op_type in ("Mul", "Div"):
             return None
     return scale
+
+
+def scalar_factors(path: tuple[str, ...], flow: Flow) -> tuple[ScalarFactor, ...]:
+    """The path's Mul and Div nodes by a scalar that the path itself does not make, in order."""
+    made = {output for name in path for output in flow.node(name).output}
+    found = []
+    for name in path:
+        node = flow.node(name)
+        if constant_factor(node, flow) is not None:
+            kept, factor = _operands(node, flow)
+            if factor not in made:
+                found.append(ScalarFactor(name, kept, factor))
+    return tuple(found)
+
+
+def _operands(node: onnx.NodeProto, flow: Flow) -> tuple[str, str]:
+    """(what is multiplied or divided, the scalar)."""
+    first, second = map(str, node.input)
+    return (second, first) if node.op_type == "Mul" and flow.scalar(first) is not None else (first, second)
 
 
 def constant_factor(node: onnx.NodeProto, flow: Flow) -> float | None:

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from qbpass.admission.calls.call import Call
 from qbpass.admission.dataflow import Flow, node_name
-from qbpass.admission.factors import constant_factor
+from qbpass.admission.factors import constant_factor, scalar_factors
 from qbpass.models.dataflow import attribute
 from qbpass.models.graph_order import subgraphs
 
@@ -92,8 +92,8 @@ def _movable(flow: Flow, node: onnx.NodeProto) -> onnx.NodeProto:
         return node
     if constant_factor(node, flow) is None:
         raise PathError(f"has a {node.op_type} that changes values ({node_name(node)})")
-    kept = node.input[1] if node.op_type == "Mul" and flow.scalar(node.input[0]) is not None else node.input[0]
-    return helper.make_node("Identity", [kept], list(node.output))
+    (factor,) = scalar_factors((node_name(node),), flow)
+    return helper.make_node("Identity", [factor.kept], list(node.output))
 
 
 def _constant(flow: Flow, tensor: str) -> TensorProto:

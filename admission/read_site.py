@@ -7,12 +7,12 @@ from dataclasses import replace
 from qbpass.admission.cache_ties import CacheTie
 from qbpass.admission.checks import unknown_shape
 from qbpass.admission.dataflow import Flow, Shape, node_name
-from qbpass.admission.factors import read_scale
+from qbpass.admission.factors import read_scale, scalar_factors
 from qbpass.admission.facts import AttentionFacts, describe
 from qbpass.admission.found import Found
 from qbpass.admission.report import SiteReport
 from qbpass.admission.site import AttentionSite, SiteNodes
-from qbpass.admission.site_sizes import sizes_asked_outside
+from qbpass.admission.site_sizes import sizes_across
 
 
 def read_site(found: Found) -> SiteReport:
@@ -53,9 +53,11 @@ def read_site(found: Found) -> SiteReport:
         present_key=key.pair.present_key,
         present_value=key.pair.present_value,
         nodes=nodes,
+        key_factors=scalar_factors(nodes.key_path, flow),
+        value_factors=scalar_factors(nodes.value_path, flow),
         shapes={tensor: shape for tensor, shape in shapes.items() if shape is not None},
     )
-    site = replace(site, sizes=sizes_asked_outside(site, flow))
+    site = replace(site, sizes=sizes_across(site, flow))
     return SiteReport(site.name, site.kind, site.layer, site, facts=_facts(site, found))
 
 

@@ -24,6 +24,15 @@ class SiteNodes:
 
 
 @dataclass(frozen=True)
+class ScalarFactor:
+    """A Mul or Div on the path from the cache to a product: `kept` (Mul, Div) `factor`, one element."""
+
+    node: str
+    kept: str
+    factor: str
+
+
+@dataclass(frozen=True)
 class AttentionSite:
     """One attention of a decoder, in the terms of its own graph.
 
@@ -53,7 +62,10 @@ class AttentionSite:
     present_value: str | None
     nodes: SiteNodes
     shapes: dict[str, tuple[int | str | None, ...]] = field(default_factory=dict, compare=False)
-    # Tensors of this attention whose size the rest of the graph asks for (a Shape outside), with that size.
+    # Scalar factors between the cached keys, or values, and their product, in order.
+    key_factors: tuple[ScalarFactor, ...] = ()
+    value_factors: tuple[ScalarFactor, ...] = ()
+    # Tensors whose size is asked for across this attention's border (site_sizes.py), with that size.
     sizes: dict[str, tuple[Extent, ...]] = field(default_factory=dict, compare=False)
 
     @property

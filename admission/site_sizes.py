@@ -1,7 +1,8 @@
-"""Sizes of an attention's own tensors that the rest of the graph asks for.
+"""Sizes that are asked for across an attention's border.
 
-An export computes reshape targets and slices of the mask from the shapes of keys, values and scores. A rewritten
-attention has no such tensors, but their sizes are known: they are computed anew from the call's own lengths.
+An export computes slices of the mask from the shape of repeated keys, and reshape targets inside an attention from the
+shape of hidden states. A rewritten attention has no repeated keys, and one that is cut out has no hidden states; but
+the sizes are known, and are computed anew from the call's own lengths.
 """
 
 from __future__ import annotations
@@ -12,16 +13,44 @@ from qbpass.admission.dataflow import Flow, node_name
 from qbpass.admission.extents import PAST, QUERIES, Extent
 from qbpass.admission.site import AttentionSite
 
+SIZE_NODES = (
+    256  # of the arithmetic between the sizes an attention asks for and its own nodes; TorchScript has about 60
+)
 
-def sizes_asked_outside(site: AttentionSite, flow: Flow) -> dict[str, tuple[Extent, ...]]:
-    """Inner and cache tensors that a Shape outside the attention reads, with their size where it is known."""
+
+def sizes_across(site: AttentionSite, flow: Flow) -> dict[str, tuple[Extent, ...]]:
+    """Tensors of which a Shape is read across the attention's border, with their size where it is known.
+
+    Outwards: inner and cache tensors that a Shape outside reads. Inwards: whatever tensors' sizes the attention's own
+    reshapes and slices are computed from.
+    """
+    own = (*inner_tensors(site, flow), *cache_tensors(site, flow))
+    out = [t for t in own if any(node.op_type == "Shape" for node in outside_readers(site, t, flow))]
     sizes = {}
-    for tensor in (*inner_tensors(site, flow), *cache_tensors(site, flow)):
-        if any(node.op_type == "Shape" for node in outside_readers(site, tensor, flow)):
-            extents = flow.extents(tensor)
-            if extents is not None and all(_computable(extent) for extent in extents):
-                sizes[tensor] = tuple(extent for extent in extents if extent is not None)
+    for tensor in (*out, *_sizes_read(site, flow)):
+        extents = flow.extents(tensor)
+        if extents is not None and all(_computable(extent) for extent in extents):
+            sizes[tensor] = tuple(extent for extent in extents if extent is not None)
     return sizes
+
+
+def _sizes_read(site: AttentionSite, flow: Flow) -> list[str]:
+    """Tensors whose Shape the site's nodes depend on otherwise than through queries, keys, values and mask."""
+    own = set(site.nodes.all())
+    seen = {site.q, site.k, site.v, *filter(None, (site.mask,))}
+    pending = [read for name in own for read in flow.node(name).input if read]
+    found: list[str] = []
+    while pending and len(seen) < SIZE_NODES:
+        tensor = pending.pop()
+        node = flow.producer(tensor)
+        if node is None or tensor in seen:
+            continue
+        seen.add(tensor)
+        if node.op_type == "Shape" and node_name(node) not in own:
+            found.append(str(node.input[0]))
+        else:
+            pending.extend(read for read in node.input if read)
+    return list(dict.fromkeys(found))
 
 
 def inner_tensors(site: AttentionSite, flow: Flow) -> list[str]:

@@ -110,8 +110,10 @@ def find_probability_product(tensor: str, flow: Flow) -> ProductUse | None:
 
 
 def softmax_input(node: onnx.NodeProto, flow: Flow) -> str | None:
-    """The scores, if the node is a Softmax or the division that ends one spelled out: `Exp(x) / ReduceSum(Exp(x))`."""
-    if node.op_type == "Softmax":
+    """The scores, if the node is a Softmax, one that ONNX Runtime fused a mask into (BiasSoftmax), or the division that
+    ends one spelled out: `Exp(x) / ReduceSum(Exp(x))`.
+    """
+    if node.op_type in ("Softmax", "BiasSoftmax"):
         return str(node.input[0])
     if node.op_type != "Div":
         return None

@@ -12,15 +12,17 @@ from qbpass.models.contract import KVPair
 from qbpass.models.decoder import Decoder
 from qbpass.models.errors import ContractError
 from qbpass.rewrites.builder import NodeBuilder
+from qbpass.rewrites.cache_factors import move_factors
 from qbpass.rewrites.call_dims import CallDims, emit_call_dims
 from qbpass.rewrites.guard import declare_phase, emit_condition, emit_guarded
 from qbpass.rewrites.head import emit_logits_from
-from qbpass.rewrites.kv_cache import CacheTensors, declare_cache, emit_update, replace_past_shapes
+from qbpass.rewrites.kv_cache import CacheTensors, declare_cache, emit_update, numpy_dtype
 from qbpass.rewrites.layouts.context import SiteContext
 from qbpass.rewrites.layouts.native import emit_native
 from qbpass.rewrites.layouts.pq import emit_pq
 from qbpass.rewrites.layouts.qb import emit_qb
 from qbpass.rewrites.plan import RewritePlan, SitePlan
+from qbpass.rewrites.sizes import replace_sizes
 from qbpass.rewrites.tags import tag_nodes
 
 #: guarded: both layouts behind the phase guard. active, native: one layout, straight-line, no phase input.
@@ -36,7 +38,9 @@ def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guar
     phase. Outputs: logits and `cache_out.N.key|value`, to be bound to the same memory as the inputs. Raises
     ContractError where a plan and the graph do not belong together.
     """
-    graph = gs.import_onnx(frozen.model)
+    copy = onnx.ModelProto()  # onnx-graphsurgeon writes into the tensors of a graph's attributes
+    copy.CopyFrom(frozen.model)
+    graph = gs.import_onnx(copy)
     _Rewriter(graph, frozen, plan, emission).run()
     graph.cleanup().toposort()
     model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
@@ -80,8 +84,10 @@ class _Rewriter:
 
     def _rewrite_site(self, entry: SitePlan, cache: CacheTensors, dims: CallDims, condition: Any) -> None:
         site = entry.site
+        self._state_dtypes(site)
         builder = NodeBuilder(f"qbpass/{site.name}", constants=self.shared.constants)
         new = {"key": self.tensors[site.new_key], "value": self.tensors[site.new_value]}
+        new = move_factors(builder, site, new, self.producers, self.tensors)
         emit_update(builder, site, cache, new, dims)
         mask = self.tensors[site.mask] if site.mask is not None else None
         context = SiteContext(
@@ -97,11 +103,9 @@ class _Rewriter:
             original={name: self.producers[name] for name in site.nodes.all()},
             max_queries=self.plan.max_queries,
         )
-        self._check_dtypes(context)
+        replace_sizes(self.tensors, self.producers, site, dims)
         self._emit(builder, context, condition)
         self.graph.nodes.extend(builder.nodes)
-        for past, width in ((site.past_key, site.head_dim), (site.past_value, site.value_dim)):
-            replace_past_shapes(self.tensors[past], site, width, dims)
 
     def _value_prefixes(
         self, builder: NodeBuilder, site: AttentionSite, cache: CacheTensors, dims: CallDims
@@ -116,11 +120,14 @@ class _Rewriter:
             return cache.segments_in
         return emit_ordered_prefixes(builder, site, cache, dims)
 
-    def _check_dtypes(self, context: SiteContext) -> None:
-        if context.q_1HqD.dtype != context.key_nHD.dtype:
-            raise ContractError(
-                f"{context.site.name}: queries are {context.q_1HqD.dtype}, keys {context.key_nHD.dtype}"
-            )
+    def _state_dtypes(self, site: AttentionSite) -> None:
+        """Not every exporter declares types of inner tensors; admission has worked out that the site has one type."""
+        dtype = numpy_dtype(site.elem_type)
+        for name in filter(None, (site.q, site.new_key, site.new_value, site.mask, site.output)):
+            tensor = self.tensors[name]
+            if tensor.dtype not in (None, dtype):
+                raise ContractError(f"{site.name}: {name!r} is {tensor.dtype} where the cache is {dtype}")
+            tensor.dtype = dtype
 
     def _emit(self, builder: NodeBuilder, context: SiteContext, condition: Any) -> None:
         active, native = LAYOUT_EMITTERS[self.plan.layout], emit_native

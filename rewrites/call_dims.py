@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from qbpass.admission.extents import PAST, QUERIES
 from qbpass.rewrites.builder import NodeBuilder
 
 
@@ -24,6 +25,7 @@ class CallDims:
     row_ends: list[Any] = field(default_factory=list)
     query_extents: dict[str, Any] = field(default_factory=dict)  # PQ: each query slot's own key extent
     _shapes: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    _sums: dict[tuple[tuple[str, int], ...], Any] = field(default_factory=dict)
     _row_masks: dict[str, Any] = field(default_factory=dict)
 
     def shape(self, *dims: Any) -> Any:
@@ -35,6 +37,23 @@ class CallDims:
             parts = [self.builder.ints(d) if isinstance(d, int) else d for d in dims]
             self._shapes[key] = self.builder.node("Concat", parts, f"shape/{len(self._shapes)}", axis=0, dtype="int64")
         return self._shapes[key]
+
+    def sum(self, lengths: dict[str, Any], terms: tuple[tuple[str, int], ...]) -> Any:
+        """A 1-element int64 tensor: the sum of factor x length over the terms ("1" is the constant), built once."""
+        if terms == ((PAST, 1), (QUERIES, 1)):
+            return self.n
+        if len(terms) == 1 and terms[0][1] == 1:
+            return lengths[terms[0][0]]
+        if terms not in self._sums:
+            total = None
+            for symbol, factor in terms:
+                scope = f"sum/{len(self._sums)}/{symbol}"
+                part = self.builder.ints(factor)
+                if symbol in lengths:
+                    part = self.builder.node("Mul", [lengths[symbol], part], f"{scope}/part", dtype="int64")
+                total = part if total is None else self.builder.node("Add", [total, part], scope, dtype="int64")
+            self._sums[terms] = total
+        return self._sums[terms]
 
     def row_mask(self, mask: Any) -> Any:
         """A mask (.., q, n) as (.., q, 1, n), so that it broadcasts over scores of one-row products. Once a mask."""

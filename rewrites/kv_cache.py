@@ -17,7 +17,6 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from qbpass.admission.site import AttentionSite
-from qbpass.models.errors import ContractError
 from qbpass.rewrites.builder import NodeBuilder
 from qbpass.rewrites.call_dims import CallDims
 
@@ -84,32 +83,6 @@ def _rows(builder: NodeBuilder, new: Any, width: list[int], part: str) -> Any:
     else:
         by_row = builder.node("Transpose", [new], f"{part}/by_row", perm=[0, 2, 1, 3], dtype=new.dtype)
     return builder.reshape(by_row, builder.ints(-1, *width), f"{part}/rows")
-
-
-def replace_past_shapes(past: Any, site: AttentionSite, width: int, dims: CallDims) -> None:
-    """Every Shape of the exported past input becomes what it was, (1, Hkv, past, d).
-
-    Other readers are refused by admission.
-    """
-    for node in list(past.outputs):
-        if node.op != "Shape":
-            continue
-        extent: list[Any] = [1, site.kv_heads, dims.past, width]
-        start, end = node.attrs.get("start", 0), node.attrs.get("end", 4)
-        chosen = extent[start:end]
-        if not chosen:
-            raise ContractError(f"{node.name} takes an empty slice of the past's shape: re-export the model")
-        replacement = chosen[0] if len(chosen) == 1 and not isinstance(chosen[0], int) else dims.shape(*chosen)
-        _replace_everywhere(node.outputs[0], replacement)
-        node.inputs.clear()
-        node.outputs.clear()
-
-
-def _replace_everywhere(old: Any, new: Any) -> None:
-    for reader in list(old.outputs):
-        for index, tensor in enumerate(reader.inputs):
-            if tensor is old:
-                reader.inputs[index] = new
 
 
 def numpy_dtype(elem_type: int) -> np.dtype[Any]:

@@ -70,6 +70,12 @@ def _broadcast(left: CallShape, right: CallShape) -> CallShape | None:
     return tuple(dims)
 
 
+def _fused_gemm(node: onnx.NodeProto, inputs: list[TensorInCall | None]) -> list[TensorInCall]:
+    """Gemm with an activation behind it: rank 2."""
+    left, right = _operand(node, inputs[0], "A"), _operand(node, inputs[1], "B")
+    return [_typed(inputs[0], None if left is None or right is None else (left[0], right[-1]))]
+
+
 def _matmul_nbits(node: onnx.NodeProto, inputs: list[TensorInCall | None]) -> list[TensorInCall]:
     shape = _shape(inputs[0])
     return [_typed(inputs[0], None if shape is None else (*shape[:-1], int(attribute(node, "N", 0)) or None))]
@@ -145,12 +151,14 @@ def _gather_block_quantized(node: onnx.NodeProto, inputs: list[TensorInCall | No
 CONTRIB_RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("QuickGelu", "BiasGelu", "FastGelu", "Gelu", "RotaryEmbedding", "SimplifiedLayerNormalization",
-         "RMSNormalization", "LayerNormalization", "BiasSplitGelu", "GroupNorm", "Swish"),
+         "RMSNormalization", "LayerNormalization", "BiasSplitGelu", "GroupNorm", "Swish", "BiasSoftmax", "BiasDropout"),
         _same_as_first,
     ),
     "SkipLayerNormalization": _skip_norm,
     "SkipSimplifiedLayerNormalization": _skip_norm,
     "FusedMatMul": _fused_matmul,
+    "FusedMatMulActivation": _fused_matmul,
+    "FusedGemm": _fused_gemm,
     "MatMulNBits": _matmul_nbits,
     "MatMulBnb4": _matmul_nbits,
     "DynamicQuantizeMatMul": _integer_product,

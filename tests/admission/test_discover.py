@@ -58,7 +58,7 @@ def dump(site: AttentionSite) -> str:
             for part in dataclasses.fields(value):
                 names = getattr(value, part.name)
                 lines.append(f"nodes.{part.name}: {names if isinstance(names, str) else ' '.join(names)}")
-        elif field.name not in ("shapes", "sizes"):
+        elif field.name not in ("shapes", "sizes", "key_factors", "value_factors"):
             lines.append(f"{field.name}: {value}")
     return "\n".join(lines) + "\n"
 
