@@ -58,9 +58,8 @@ class CacheTies:
                 ("value", pair.past_value, pair.present_value),
             ):
                 # The present itself, and whatever joins the past with new rows without being the present output.
-                for tensor in (present, *self._joins(past)):
-                    if tensor:
-                        self._by_tensor.setdefault(tensor, CacheTie(pair, role, tensor))
+                for tensor in (*_names(flow, present), *self._joins(past)):
+                    self._by_tensor.setdefault(tensor, CacheTie(pair, role, tensor))
         self._others = _other_streams(flow)
 
     def find(self, operand: str) -> CacheTie | None:
@@ -120,12 +119,17 @@ def _in_reach(node: onnx.NodeProto) -> bool:
     return node.op_type not in _BARRIERS
 
 
+def _names(flow: Flow, tensor: str | None) -> list[str]:
+    """The tensor under every name that it has in the graph."""
+    return [] if tensor is None else flow.aliases(flow.origin(tensor))
+
+
 def _other_streams(flow: Flow) -> dict[str, int | None]:
     """Inputs that hold another stream: cross caches with their layer, hidden states of rank 3 without one."""
     interface = flow.interface
     found: dict[str, int | None] = {}
     for pair in interface.cross_kv:
-        found.update((name, pair.layer) for name in (pair.key, pair.value) if name is not None)
+        found.update((name, pair.layer) for tensor in (pair.key, pair.value) for name in _names(flow, tensor))
     own = {name for pair in interface.kv for name in (pair.past_key, pair.past_value)}
     own |= {state.past for state in interface.states}
     for name in flow.inputs:

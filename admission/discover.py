@@ -40,7 +40,7 @@ def discover(decoder: Decoder) -> list[SiteReport]:
 def discover_in(flow: Flow) -> list[SiteReport]:
     """`discover` on a dataflow that is already built."""
     reports = [*map(_read, _found(flow)), *fused_attentions(flow)]
-    claimed = {report.layer for report in reports}
+    claimed = {report.layer for report in reports if not report.name.startswith("cross_")}
     reports.extend(kv_without_site.report(pair) for pair in flow.interface.kv if pair.layer not in claimed)
     return _named_apart(sorted(reports, key=lambda report: (report.layer == UNTIED, report.layer)))
 
@@ -67,6 +67,8 @@ def _tied(
         return Found(softmax, qk, av, projected[0], projected[-1], flow)
     value = ties.find(operands[1])
     other = ties.find_other_stream(operands[0]) if key is None and value is None else None
+    if other is not None and ties.find_other_stream(qk.input[0]) == other:
+        other = None  # an encoder's own attention: queries and keys are one stream
     return Found(softmax, qk, av, key, value, flow, other)
 
 

@@ -7,6 +7,12 @@ from pathlib import Path
 from types import ModuleType
 
 from qbpass.admission import checks
+from qbpass.models.interface import PROBLEM_CODES
+
+_INTERFACE = """## What the runtime can't feed or read
+
+Reported of the whole graph; its attentions are looked at all the same.
+"""
 
 HEADINGS = ("What it does", "Why it matters", "Example")
 
@@ -20,7 +26,11 @@ Why `qbpass admit` refuses an attention. A code never changes its meaning. This 
 def admission_codes() -> str:
     """The page, in Markdown: one section a code, in alphabetical order."""
     modules = sorted(checks.ALL, key=lambda module: str(module.CODE))
-    return "\n".join([_INTRODUCTION, *map(_section, modules)])
+    return "\n".join([_INTRODUCTION, *map(_section, modules), _INTERFACE, *map(_line, sorted(PROBLEM_CODES))]) + "\n"
+
+
+def _line(code: str) -> str:
+    return f"- `{code}`: {PROBLEM_CODES[code]}."
 
 
 def read_docstring(module: ModuleType) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Why an attention is refused: one code a file. Codes are append-only; what a code means never changes.
 
-`FINDING_CHECKS` run on what the walks found, before it is a site; `SITE_CHECKS` on a site. The other modules hold codes
-that discovery or `admit` gives out where there is nothing to check.
+`FINDING_CHECKS` run on what the walks found, before it is a site; `SITE_CHECKS` on a site; `GRAPH_CHECKS` on the whole
+graph. The other modules hold codes that discovery or `admit` gives out where there is nothing to check.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from qbpass.admission.checks import (
     concat_form,
     cross_attention,
     dtype_query_key,
+    dynamic_quantization,
     fused_attention,
     gqa_ratio,
     head_dim_mismatch,
@@ -26,6 +27,7 @@ from qbpass.admission.checks import (
     mask_form,
     no_attention_found,
     no_kv_pair,
+    no_past,
     not_causal,
     past_shared,
     present_read_elsewhere,
@@ -44,6 +46,7 @@ from qbpass.admission.checks import (
     unknown_shape,
     value_dim,
 )
+from qbpass.admission.dataflow import Flow
 from qbpass.admission.found import Found
 from qbpass.admission.report import Diagnostic
 from qbpass.admission.subject import Subject
@@ -51,6 +54,7 @@ from qbpass.admission.subject import Subject
 FINDING_CHECKS: tuple[Callable[[Found], Diagnostic | None], ...] = (
     latent_kv.check,
     cross_attention.check,
+    no_past.check,
     no_kv_pair.check,
     spelled_out_softmax.check,
     product_operator.check,
@@ -82,9 +86,11 @@ SITE_CHECKS: tuple[Callable[[Subject], Diagnostic | None], ...] = (
     softmax_axis.check,
 )
 
+GRAPH_CHECKS: tuple[Callable[[Flow, str], Diagnostic | None], ...] = (dynamic_quantization.check,)
+
 ALL: tuple[ModuleType, ...] = (
-    *(no_attention_found, kv_without_site, fused_attention, linear_attention, unknown_shape),
-    *(latent_kv, cross_attention, no_kv_pair, spelled_out_softmax, product_operator, cache_operands),
+    *(dynamic_quantization, no_attention_found, kv_without_site, fused_attention, linear_attention, unknown_shape),
+    *(latent_kv, cross_attention, no_past, no_kv_pair, spelled_out_softmax, product_operator, cache_operands),
     *(product_form, streams, query_axis, gqa_ratio, head_dim_mismatch, value_dim, dtype_query_key, quantized_kv),
     *(concat_form, past_shared, present_read_elsewhere, interior_read_elsewhere, stride_legality, key_extent),
     *(mask_form, bias_not_mask, not_causal, sliding_window, sinks, softcap, score_op, softmax_axis),

@@ -32,7 +32,7 @@ def check(subject: Subject) -> Diagnostic | None:
 
 def _reason(subject: Subject, tensor: str, present: str | None, new: str | None) -> str | None:
     node = subject.flow.producer(tensor)
-    if tensor != present:
+    if present is None or subject.flow.origin(tensor) != subject.flow.origin(present):
         return f"attention reads {tensor!r} while the graph hands out {present!r} as the present"
     if node is None or new is None:
         return f"the present {tensor!r} is not Concat(past, new rows)"

@@ -24,11 +24,18 @@ def check(subject: Subject) -> Diagnostic | None:
     sinks = any(node.op_type == "Concat" for node in subject.score_path)
     guard = _nan_guard(subject)
     for node in (*subject.score_path, *subject.prob_path):
+        if _casts_to_its_own_type(node, subject):
+            continue
         of_sinks = sinks and node.op_type in _SINK_OPERATORS  # SINKS speaks for these, SOFTCAP for Tanh
         if not of_sinks and node not in guard and not (node in subject.score_path and _known_on_scores(node, subject)):
             message = f"{node.op_type} between the products is not known to act on each score alone"
             return subject.refuse(CODE, message, node=node_name(node), inputs=list(node.input))
     return None
+
+
+def _casts_to_its_own_type(node: onnx.NodeProto, subject: Subject) -> bool:
+    flow = subject.flow
+    return node.op_type == "Cast" and flow.elem_type(node.input[0]) == flow.elem_type(node.output[0]) != 0
 
 
 def _known_on_scores(node: onnx.NodeProto, subject: Subject) -> bool:
@@ -42,7 +49,7 @@ def _known_on_scores(node: onnx.NodeProto, subject: Subject) -> bool:
 
 def _nan_guard(subject: Subject) -> list[onnx.NodeProto]:
     """IsNaN and Where of `Where(IsNaN(p), constant, p)`, if that is all the probability path holds."""
-    path = subject.prob_path
+    path = [node for node in subject.prob_path if not _casts_to_its_own_type(node, subject)]
     probabilities = subject.site.nodes.softmax
     if [node.op_type for node in path] != ["IsNaN", "Where"] or path[0].input[0] != probabilities:
         return []

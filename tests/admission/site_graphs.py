@@ -10,7 +10,7 @@ from graph_writer import GraphWriter
 from mask_graphs import add_terms
 from onnx import TensorProto
 
-from qbpass.models.contract import DecoderContract, KVPair
+from qbpass.models.contract import CachePair, DecoderContract, KVPair
 from qbpass.models.decoder import Decoder
 from qbpass.models.interface import CrossKV, Interface
 
@@ -42,6 +42,8 @@ class Knobs:
     sites_per_pair: int = 1
     cross: str = "none"  # none | foreign | states | cache: what a second attention reads
     router: bool = False
+    past: bool = True  # whether a past is taken
+    quantize: bool = False  # hidden states through one scale for all rows
     linear_layer: bool = False  # a layer behind the attention that carries a state
 
 
@@ -71,12 +73,17 @@ class SiteGraph:
             hidden = self.cross_attention(hidden)
         if knobs.linear_layer:
             hidden = self.linear_attention(hidden)
+        if knobs.quantize:
+            hidden = self.quantized(hidden)
         if knobs.router:
             hidden = self.route(hidden)
         writer.node("MatMul", [hidden, self.weight(self.width, VOCABULARY)], "logits")
         writer.output("logits", self.elem_type, knobs.batch, knobs.rows, VOCABULARY)
         contract = DecoderContract("input_ids", "attention_mask", None, "logits", tuple(pairs), VOCABULARY)
         interface = Interface.of(contract)
+        if not knobs.past:
+            pairs = [replace(CachePair(**vars(pair)), past_key=None, past_value=None) for pair in interface.kv]
+            interface = replace(interface, kv=tuple(pairs))
         if knobs.cross == "cache":
             interface = replace(interface, cross_kv=(CrossKV(0, "encoder", "encoder"),))
         return Decoder(Path("tiny.onnx"), writer.model(), interface)
@@ -86,6 +93,8 @@ class SiteGraph:
         names = [f"{when}.{layer}.{what}" for when in ("past", "present") for what in ("key", "value")]
         dims = {"key": knobs.head_dim, "value": knobs.value_dim or knobs.head_dim}
         for name in names:
+            if name.startswith("past") and not knobs.past:
+                continue
             give, rows = (self.writer.input, "past") if name.startswith("past") else (self.writer.output, self.keys)
             give(name, self.elem_type, knobs.batch, knobs.kv_heads, rows, dims[name.rpartition(".")[2]])
         return KVPair(layer, *names, knobs.kv_heads, dims["key"], dims["value"], self.elem_type)
@@ -102,6 +111,9 @@ class SiteGraph:
             writer.nodes[-1].output.extend([f"present.{layer}.key", f"present.{layer}.value"])
             return node
         for new, what in ((new_key, "key"), (new_value, "value")):
+            if not self.knobs.past:
+                writer.node("Identity", [new], f"present.{layer}.{what}")
+                continue
             parts = [f"past.{layer}.{what}", new]
             parts = parts if self.knobs.join == "past_first" else parts[::-1]
             writer.node("Concat", parts, f"present.{layer}.{what}", axis=-2)
@@ -274,6 +286,12 @@ class SiteGraph:
         writer.node("LinearAttention", [hidden, hidden, hidden, state], "linear", domain="com.microsoft", **heads)
         writer.nodes[-1].output.append(writer.output("next_state", self.elem_type, *size))
         return "linear"
+
+    def quantized(self, hidden: str) -> str:
+        writer = self.writer
+        small = writer.node("DynamicQuantizeLinear", [hidden], "q.small")
+        writer.nodes[-1].output.extend(["q.scale", "q.zero"])
+        return writer.node("DequantizeLinear", [small, "q.scale", "q.zero"], "q.back")
 
     def route(self, hidden: str) -> str:
         """A router's softmax over a projection: no attention."""

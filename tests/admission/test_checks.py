@@ -24,6 +24,8 @@ REFUSED = [
     ("KV_WITHOUT_SITE", Knobs(attention="linear")),
     ("FUSED_ATTENTION", Knobs(attention="gqa")),
     ("LINEAR_ATTENTION", Knobs(linear_layer=True)),
+    ("NO_PAST", Knobs(past=False)),
+    ("DYNAMIC_QUANTIZATION", Knobs(quantize=True)),
     ("UNKNOWN_SHAPE", Knobs(query_heads="heads")),
     ("NO_KV_PAIR", Knobs(cross="foreign")),
     ("CROSS_ATTENTION", Knobs(cross="states")),
@@ -96,7 +98,7 @@ def test_every_code_has_a_graph_that_earns_it() -> None:
 
 def test_every_check_is_run() -> None:
     checking = {module.check for module in checks.ALL if hasattr(module, "check")}
-    assert checking == {*checks.FINDING_CHECKS, *checks.SITE_CHECKS}
+    assert checking == {*checks.FINDING_CHECKS, *checks.SITE_CHECKS, *checks.GRAPH_CHECKS}
 
 
 def test_a_refusal_names_the_site_and_its_evidence_is_plain_data() -> None:
