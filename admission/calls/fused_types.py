@@ -102,7 +102,8 @@ def _projecting(node: onnx.NodeProto, inputs: _Inputs) -> list[TensorInCall]:
         return [typed(like, None)]
     sizes = [list(entry.ints) for entry in node.attribute if entry.name == "qkv_hidden_sizes"]
     third = _divided(weights[1], 3)
-    keys, values = (sizes[0][1], sizes[0][2]) if sizes and len(sizes[0]) == 3 else (third, third)
+    given = sizes and len(sizes[0]) == 3 and min(sizes[0]) > 0
+    keys, values = (sizes[0][1], sizes[0][2]) if given else (third, third)
     before = past[3] if past is not None and len(past) == 5 else 0 if _at(inputs, past_at) is None else None
     total = None if before is None or hidden[1] is None else before + hidden[1]
     present = typed(like, (2, hidden[0], heads, total, _divided(keys, heads)))

@@ -24,7 +24,7 @@ def output_types(node: onnx.NodeProto, known: Known, opsets: dict[str, int]) -> 
         found = _inferred(node, schema, known, opsets)
     elif node.op_type in CONTRIB_RULES:
         found = CONTRIB_RULES[node.op_type](node, [known.get(name) if name else None for name in node.input])
-    return found + [UNKNOWN] * (len(node.output) - len(found))
+    return found[: len(node.output)] + [UNKNOWN] * (len(node.output) - len(found))
 
 
 @cache
