@@ -1,4 +1,4 @@
-"""What a MODEL argument names, as the graph that counts: the one ONNX Runtime's optimizer leaves."""
+"""What a MODEL argument names: the graph that counts (what ONNX Runtime's optimizer leaves), or the file's own."""
 
 from __future__ import annotations
 
@@ -12,21 +12,31 @@ from qbpass.models.session import SessionSpec
 
 if TYPE_CHECKING:
     from qbpass.models.decoder import Decoder
+    from qbpass.models.graph_io import Weights
 
 
 @contextmanager
 def frozen_decoder(path: Path, spec: SessionSpec, progress: Callable[[str], None]) -> Iterator[Decoder]:
     """The frozen decoder of an .onnx file, an export's folder or a bundle; frozen here, for a while, if need be.
 
-    Raises what load_decoder, open_bundle and freeze raise.
+    Its interface may be incomplete. Raises what load_graph, open_bundle and freeze raise.
     """
     from qbpass.models.freeze import freeze, is_frozen
-    from qbpass.models.loading import load_decoder
-    from qbpass.rewrites.bundle import open_bundle
-    from qbpass.rewrites.manifest import MANIFEST_FILE
 
-    decoder = open_bundle(path).reference if (path / MANIFEST_FILE).is_file() else load_decoder(path)
+    decoder = own_decoder(path)
     with tempfile.TemporaryDirectory(prefix="qbpass.") as folder:
         if not is_frozen(decoder.model):
             progress("freezing into a temporary folder: the graph that counts is what ONNX Runtime's optimizer leaves")
         yield freeze(decoder, Path(folder) / "frozen", spec)
+
+
+def own_decoder(path: Path, weights: Weights = "required") -> Decoder:
+    """The decoder in the file's own form: as exported, or a bundle's reference. Nothing is run.
+
+    Raises what load_graph and open_bundle raise.
+    """
+    from qbpass.models.loading import load_graph
+    from qbpass.rewrites.bundle import open_bundle
+    from qbpass.rewrites.manifest import MANIFEST_FILE
+
+    return open_bundle(path).reference if (path / MANIFEST_FILE).is_file() else load_graph(path, weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 import unicodedata
 from types import TracebackType
@@ -31,6 +32,14 @@ def note(text: str) -> None:
 def say(text: str) -> None:
     """A line on stdout, folded by the terminal alone."""
     console().print(text, soft_wrap=True)
+
+
+def say_hanging(text: str) -> None:
+    """A line on stdout; on a terminal a long one is folded with what follows indented, elsewhere it stays one line."""
+    shown = console()
+    if shown.is_terminal:
+        text = textwrap.fill(text, max(shown.width, 40), subsequent_indent="    ", break_long_words=False)
+    shown.print(text, soft_wrap=True)
 
 
 def write_model_text(text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -60,7 +60,7 @@ class PromptReport(_Frozen):
 
 
 class QualificationReport(_Frozen):
-    schema_version: int = 1
+    schema_version: Literal[1] = 1
     recipe: Recipe
     draft: str
     k: int
