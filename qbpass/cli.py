@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qbpass import __version__
-from qbpass.commands import admit, export, generate, qualify, rewrite
+from qbpass.commands import admit, export, generate, qualify, rewrite, support
 from qbpass.models.errors import QbpassError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command("export")(export.export)
 app.command("admit")(admit.admit)
 app.command("rewrite")(rewrite.rewrite)
+app.command("support")(support.support)
 app.command("generate")(generate.generate)
 app.command("qualify")(qualify.qualify)
 

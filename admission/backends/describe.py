@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -117,7 +118,8 @@ def _attributes(node: onnx.NodeProto) -> Iterator[tuple[str, Value]]:
         if attribute.type == AttributeProto.INT:
             yield attribute.name, int(attribute.i)
         elif attribute.type == AttributeProto.FLOAT:
-            yield attribute.name, float(attribute.f)
+            # JSON has no NaN, and a NaN does not equal itself.
+            yield attribute.name, float(attribute.f) if math.isfinite(attribute.f) else str(attribute.f)
         elif attribute.type == AttributeProto.STRING:
             yield attribute.name, attribute.s.decode("utf-8", "replace")[:LONGEST_TEXT]
         elif attribute.type == AttributeProto.INTS and len(attribute.ints) <= LONGEST_LIST:

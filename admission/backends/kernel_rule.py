@@ -7,7 +7,7 @@ from typing import Any
 
 from qbpass.admission.backends.answers import FalseAnswer
 from qbpass.admission.backends.descriptor import Descriptor
-from qbpass.admission.backends.kernel_table import KernelRow, Section
+from qbpass.admission.backends.kernel_table import OPEN, KernelRow, Section
 from qbpass.admission.backends.rule import Source, Target
 
 
@@ -80,10 +80,13 @@ class KernelRegistration:
     def _no_version(
         self, descriptor: Descriptor, section: Section, rows: Sequence[KernelRow], target: Target
     ) -> FalseAnswer:
+        registered = ", ".join(dict.fromkeys(row.versions for row in rows))
+        older = any(row.end == OPEN and row.start < (descriptor.since or 0) for row in rows)
+        why = ": a registration without an end is for its first version alone" if older else ""
         return FalseAnswer(
-            f"{section.provider} registers {descriptor.label} for other versions than {descriptor.since}, the one of "
-            f"opset {descriptor.opset}{_body(descriptor)}",
-            _evidence(target, section, rows),
+            f"{section.provider} registers {descriptor.label} for {registered}, and opset {descriptor.opset} has its "
+            f"version {descriptor.since}{why}{_body(descriptor)}",
+            _evidence(target, section, rows) | {"version": descriptor.since},
         )
 
     def _no_type(

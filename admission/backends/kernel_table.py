@@ -29,6 +29,13 @@ class KernelRow:
     inputs: tuple[Formal, ...] = ()
     outputs: tuple[Formal, ...] = ()
 
+    @property
+    def versions(self) -> str:
+        """In the tables' notation: `13+`, `[6, 12]`, `13`."""
+        if self.end == OPEN:
+            return f"{self.start}+"
+        return str(self.start) if self.start == self.end else f"[{self.start}, {self.end}]"
+
     def serves(self, version: int) -> bool:
         """Whether the registration is for that version of the operator.
 

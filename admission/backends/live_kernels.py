@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
-from qbpass.admission.backends.kernel_table import OPEN, KernelRow, KernelTable, Section
+from qbpass.admission.backends.kernel_table import KernelRow, KernelTable, Section
 from qbpass.admission.backends.signatures import Formal
 
 TIMEOUT_SECONDS = 120
@@ -66,7 +67,8 @@ def _table(found: dict[str, Any]) -> KernelTable:
     for provider, domain, name, start, end, types in found["kernels"]:
         ins, outs = formals.get((domain, name), ((), ()))
         allowed = {constraint: frozenset(names) for constraint, names in types.items()}
-        row = KernelRow(name, start, end, allowed, _text(name, start, end, types), None, ins, outs)
+        row = KernelRow(name, start, end, allowed, "", None, ins, outs)
+        row = replace(row, text=f"{name} {row.versions} {_shown(types)}".strip())
         rows.setdefault((provider, domain), []).append(row)
     ordered = {key: tuple(sorted(found, key=lambda r: (r.operator, r.start))) for key, found in rows.items()}
     return KernelTable(source, found["version"], {key: Section(*key, rows) for key, rows in ordered.items()})
@@ -76,8 +78,5 @@ def _formals(pairs: list[tuple[str, str]]) -> tuple[Formal, ...]:
     return tuple(Formal(name, parameter) for name, parameter in pairs)
 
 
-def _text(name: str, start: int, end: int, types: dict[str, list[str]]) -> str:
-    """A registration in the notation of the published tables."""
-    versions = f"{start}+" if end == OPEN else str(start) if start == end else f"[{start}, {end}]"
-    shown = "; ".join(f"{constraint} = {', '.join(allowed)}" for constraint, allowed in sorted(types.items()))
-    return f"{name} {versions} {shown}".strip()
+def _shown(types: dict[str, list[str]]) -> str:
+    return "; ".join(f"{constraint} = {', '.join(allowed)}" for constraint, allowed in sorted(types.items()))

@@ -49,7 +49,7 @@ class UnbuiltOperator:
         if descriptor.operator in BUILDERS:
             return None
         return FalseAnswer(
-            f"the provider has no builder for {descriptor.operator}",
+            "the provider has no builder for it",
             {"absent": descriptor.operator, "builders": len(BUILDERS)},
         )
 

@@ -55,7 +55,7 @@ class UnlistedOperator:
         if descriptor.domain not in ("", "com.microsoft") or descriptor.operator in NAMES:
             return None
         return FalseAnswer(
-            f"the provider's table of supported operators does not name {descriptor.label}",
+            "the provider's table of supported operators does not name it",
             {"absent": descriptor.operator, "library": "libonnxruntime_providers_openvino.so", "names": len(NAMES)},
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qbpass.admission.backends.answers import FalseAnswer
-from qbpass.admission.backends.descriptor import Descriptor
+from qbpass.admission.backends.descriptor import Descriptor, Operand
 from qbpass.admission.backends.rule import Backend, Source, Target
 from qbpass.admission.backends.versions import VersionRange
 
@@ -31,18 +31,20 @@ class DynamicShape:
     )
 
     def check(self, descriptor: Descriptor, target: Target) -> FalseAnswer | None:
-        for operand in descriptor.operands:
-            symbols = [dim for dim in operand.shape or () if isinstance(dim, str)]
-            if symbols:
-                return FalseAnswer(
-                    f"an operand of {descriptor.label} is declared with the dimension {symbols[0]}",
-                    {
-                        "shape": list(operand.shape or ()),
-                        "symbols": symbols,
-                        "message": "Dynamic shape is not supported yet, for input:",
-                    },
-                )
-        return None
+        dynamic = [operand.shape for operand in descriptor.operands if any(_symbols(operand))]
+        if not dynamic:
+            return None
+        return FalseAnswer(
+            "an operand or a result is declared with a symbolic dimension",
+            {
+                "shapes": [list(shape or ()) for shape in dynamic],
+                "message": "Dynamic shape is not supported yet, for input:",
+            },
+        )
+
+
+def _symbols(operand: Operand) -> list[str]:
+    return [dim for dim in operand.shape or () if isinstance(dim, str)]
 
 
 BACKEND = Backend(

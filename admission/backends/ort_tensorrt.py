@@ -62,8 +62,9 @@ class UnsupportedOperator:
             return None
         refused = descriptor.operator in REFUSED
         return FalseAnswer(
-            f"the parser's support matrix {'marks' if refused else 'has no row for'} {descriptor.operator}"
-            f"{' as not supported' if refused else ''}",
+            "the parser's support matrix marks it as not supported"
+            if refused
+            else "the parser's support matrix has no row for it",
             {"row": f"| {descriptor.operator} | N |" if refused else None, "rows": len(SUPPORTED) + len(REFUSED)},
         )
 

@@ -66,7 +66,7 @@ class UnregisteredOperator:
         if listed is None or descriptor.operator in listed:
             return None
         return FalseAnswer(
-            f"the provider registers no kernel for {descriptor.label}",
+            "the provider registers no kernel for it",
             {"absent": descriptor.label, "operators": len(listed)},
         )
 
