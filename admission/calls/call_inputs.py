@@ -57,8 +57,9 @@ def _symbols(inputs: list[onnx.ValueInfoProto], interface: Interface, call: Call
     }
     for pair in interface.kv:
         for past in (pair.past_key, pair.past_value):
-            axes[past, 0] = 1
-            axes[past, 2] = call.past
+            stacked = len(declared.get(past or "", ())) == 5  # (2, batch, heads, past, d): keys and values in one
+            axes[past, 1 if stacked else 0] = 1
+            axes[past, 3 if stacked else 2] = call.past
     # The mask comes last: its width may carry the past's own symbol (a static cache) or one of its own.
     axes[interface.attention_mask, 1] = call.past + rows
     symbols: dict[str, int] = {}

@@ -46,7 +46,7 @@ def check_shape(subject: FusedSubject) -> Diagnostic | None:
 
 def check_ratio(subject: FusedSubject) -> Diagnostic | None:
     """GQA_RATIO: no whole number of query heads a KV head."""
-    heads, kv_heads = subject.reading.heads, subject.reading.kv_heads
+    heads, kv_heads = subject.reading.heads, subject.kv_heads
     if heads is None or kv_heads is None or heads % kv_heads == 0:
         return None
     message = f"{heads} query heads can't share {kv_heads} KV heads evenly"

@@ -76,6 +76,6 @@ class FusedNode:
 
 def shared(width: int | None, parts: int | None) -> int | None:
     """Columns of one part of a width that holds `parts` equal ones; None where it does not."""
-    if width is None or not parts or width % parts:
+    if width is None or width <= 0 or not parts or width % parts:
         return None
     return width // parts

@@ -40,14 +40,13 @@ def read_mha(node: FusedNode) -> Reading:
         scale=score_scale(node.number("scale"), head_dim),
         tensors=parts,
         features={
-            "causal": causal,
+            "unidirectional": causal,
             **switched_on(
                 packed_qkv=packed_qkv,
                 packed_kv=packed_kv,
-                unidirectional=causal,
                 projection_bias="bias" in parts,
                 mask_filter_value=node.number("mask_filter_value"),
-                shared_buffer="past_sequence_length" in parts,
+                past_present_share_buffer="past_sequence_length" in parts,
             ),
         },
         causal=causal,

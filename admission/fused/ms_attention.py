@@ -70,7 +70,7 @@ def _reading(
         value_dim=value_dim,
         scale=score_scale(node.number("scale"), head_dim),
         tensors=parts,
-        features=_features(node, parts, causal),
+        features=_features(node, parts),
         causal=causal,
         added="attention_bias" if "attention_bias" in parts else None,
         key_mask="mask_index" if "mask_index" in parts else None,
@@ -81,13 +81,12 @@ def _reading(
     )
 
 
-def _features(node: FusedNode, parts: dict[str, str], causal: bool) -> dict[str, object]:
+def _features(node: FusedNode, parts: dict[str, str]) -> dict[str, object]:
     return {
-        "causal": causal,
+        "unidirectional": node.flag("unidirectional"),
         **switched_on(
             projections_inside=True,
             stacked_past="past" in parts or "present" in parts,
-            unidirectional=node.flag("unidirectional"),
             do_rotary=node.flag("do_rotary"),
             rotary_embedding_dim=node.integer("rotary_embedding_dim"),
             qkv_hidden_sizes=node.integers("qkv_hidden_sizes"),

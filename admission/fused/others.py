@@ -57,7 +57,7 @@ def _of_tokens(
         value_dim=value_dim,
         scale=score_scale(node.number("scale"), head_dim),
         tensors=parts,
-        features={"causal": False},
+        features=switched_on(projections_inside="weights" in parts),
         added="attention_bias" if "attention_bias" in parts else None,
         other_rows=_OF_TOKENS,
     )
@@ -77,7 +77,7 @@ def read_masked_mha(node: FusedNode) -> Reading:
     return replace(
         found,
         tensors=parts,
-        features={"causal": True, **switched_on(packed_qkv=packed, output_qk=node.flag("output_qk"))},
+        features=switched_on(packed_qkv=packed, output_qk=node.flag("output_qk")),
         causal=True,
         added="attention_bias" if "attention_bias" in parts else None,
         key_mask="mask_index" if "mask_index" in parts else None,
@@ -99,8 +99,7 @@ def read_decoder_attention(node: FusedNode) -> Reading:
         value_dim=head_dim,
         scale=score_scale(None, head_dim),
         tensors=parts,
-        features={"causal": False, "projections_inside": True},
-        key_mask="key_padding_mask" if "key_padding_mask" in parts else None,
+        features={"projections_inside": True},
         rows=("q", 0),
         batch=tuple((part, axis) for part, axis in (("q", 1), ("past_key", 0), ("past_value", 0)) if part in parts),
     )
@@ -119,7 +118,7 @@ def read_longformer_attention(node: FusedNode) -> Reading:
         value_dim=head_dim,
         scale=score_scale(None, head_dim),
         tensors=parts,
-        features={"causal": False, "projections_inside": True, **switched_on(window=node.integer("window"))},
+        features={"projections_inside": True, **switched_on(window=node.integer("window"))},
         window=node.integer("window"),
         rows=("input", 1),
         batch=(("input", 0),),

@@ -75,7 +75,7 @@ def _read(node: FusedNode, operands: Sequence[str], results: Sequence[str], of_t
         value_dim=value_dim,
         scale=score_scale(node.number("scale"), head_dim),
         tensors=parts,
-        features={"causal": causal, **_features(node, parts, packed)},
+        features={"is_causal": causal, **_features(node, parts, packed)},
         causal=causal,
         window=window(node),
         rows=None if of_tokens else (first, 1),

@@ -18,6 +18,8 @@ from qbpass.admission.fused.operators import LINEAR
 from qbpass.admission.fused.reading import Reading
 from qbpass.admission.report import Diagnostic
 
+# A fused operator with one of these parts appends the new rows itself.
+_OWN_CACHE = frozenset({"past", "present", "past_key", "present_key", "key_cache"})
 _NUMBERS = ("heads", "kv_heads", "head_dim", "value_dim", "scale")
 
 
@@ -48,12 +50,24 @@ class FusedSubject:
         of = of if self.kind != LINEAR else "linear_attention"
         return f"{of}.{self.layer if self.layer != UNTIED else node_name(self.node.node)}"
 
+    @property
+    def kv_heads(self) -> int | None:
+        """The cache's, where each of its heads is repeated before the operator reads it."""
+        own, pair = self.reading.kv_heads, self.tie.pair
+        repeated = self.joined_outside and self.tie.latent is None and pair is not None and pair.kv_heads is not None
+        return pair.kv_heads if repeated and pair is not None else own
+
+    @property
+    def joined_outside(self) -> bool:
+        """Whether the past meets the new rows before the operator, not in it."""
+        return self.tie.pair is not None and not _OWN_CACHE & self.reading.tensors.keys()
+
     @cached_property
     def tensors(self) -> dict[str, str]:
         """Part -> tensor: the operator's own, and the cache's where it is joined outside."""
         pair = self.tie.pair
         found = dict(self.reading.tensors)
-        if pair is not None and not {"past", "present", "past_key", "present_key"} & found.keys():
+        if pair is not None and self.joined_outside:
             for part in ("past_key", "past_value", "present_key", "present_value"):
                 if name := getattr(pair, part):
                     found[part] = name
@@ -64,7 +78,10 @@ class FusedSubject:
 
     def facts(self) -> AttentionFacts:
         numbers = {name: getattr(self.reading, name) for name in _NUMBERS}
-        return describe(self.flow, self.tensors, **numbers, features=dict(self.reading.features))
+        features = dict(self.reading.features)
+        if self.kv_heads != self.reading.kv_heads:
+            features["kv_heads_read"] = self.reading.kv_heads  # of the cache's, each repeated before the operator
+        return describe(self.flow, self.tensors, **{**numbers, "kv_heads": self.kv_heads}, features=features)
 
     def refuse(self, code: str, message: str, **evidence: Any) -> Diagnostic:
         return Diagnostic(code, self.name, message, dict(evidence))
