@@ -62,7 +62,7 @@ class NodeBuilder:
             self.nodes.append(
                 gs.Node(
                     original.op,
-                    f"{self.scope}/{original.name or original.op}",
+                    f"{self.scope}/{original.outputs[0].name}",  # nodes need no names; those they have may repeat
                     attrs=dict(original.attrs),
                     inputs=inputs,
                     outputs=outputs,

@@ -11,35 +11,30 @@ from qbpass.models.decoder import Decoder
 from qbpass.rewrites.apply import Emission, rewrite_graph
 from qbpass.rewrites.kv_cache import cache_name, numpy_dtype, segment_name, updated_name
 from qbpass.rewrites.plan import RewritePlan
+from qbpass.rewrites.site_graph import plan_alone, site_alone
 
 
 def cut_site(frozen: Decoder, plan: RewritePlan, site: AttentionSite, emission: Emission) -> onnx.ModelProto:
     """A model of `site` alone, straight-line in the emission's layout.
 
     Inputs: token ids (1, q) for the number of rows, the site's queries (1, H, q, d) and mask (1, 1, q, n), its written
-    cache `cache_out.N.key|value` (n, Hkv, d), value segments, and the first layer's `cache.N.key` and value segments,
-    whose lengths are the call's extents.
+    cache `cache_out.N.key|value` (n, Hkv, d), value segments, and `cache.N.key`, whose length is the call's extent.
     Output: the site's output (1, H, q, dv).
     """
-    graph = gs.import_onnx(rewrite_graph(frozen, plan, emission))
+    plan = plan_alone(plan, site)
+    graph = gs.import_onnx(rewrite_graph(site_alone(frozen, site), plan, emission))
     tensors = graph.tensors()
-    first = min(entry.site.layer for entry in plan.sites)
-    # Only the lengths of the first layer's inputs are read (call_dims.py): its heads and widths may be another site's.
-    extent_names = {cache_name(first, "key"), *(segment_name(first, s) for s in range(plan.segments - 1))}
-    names = [frozen.contract.input_ids, site.q, cache_name(first, "key")]
+    names = [frozen.contract.input_ids, site.q, cache_name(site.layer, "key")]
     names += [updated_name(site.layer, part) for part in ("key", "value")]
-    names += [segment_name(layer, s) for layer in (first, site.layer) for s in range(plan.segments - 1)]
+    names += [segment_name(site.layer, s) for s in range(plan.segments - 1)]
     if site.mask is not None:
         names.append(site.mask)
     graph.inputs = []
-    for name in dict.fromkeys(names):
+    for name in names:
         tensor = tensors.get(name)
-        if tensor is None:
-            continue
-        tensor.inputs.clear()
-        graph.inputs.append(tensor)
-        if site.layer != first and name in extent_names:
-            tensor.shape = [tensor.shape[0], "any_heads", "any_width"]
+        if tensor is not None:
+            tensor.inputs.clear()
+            graph.inputs.append(tensor)
     for operand in (site.q, site.mask):
         if operand is not None:
             tensors[operand].dtype = numpy_dtype(site.elem_type)

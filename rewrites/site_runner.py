@@ -49,7 +49,6 @@ class SiteRunner:
         self.session = open_session(model.SerializeToString(), spec, weights_folder=frozen.folder)
         self.inputs = {entry.name for entry in self.session.get_inputs()}
         self.plan, self.site, self.token_ids = plan, site, frozen.contract.input_ids
-        self.first = min(entry.site.layer for entry in plan.sites)
         self.native = emission == "native"
 
     def block(self, operands: Operands, past: int, queries: int) -> np.ndarray:
@@ -59,7 +58,7 @@ class SiteRunner:
         feeds: dict[str, Any] = {
             self.token_ids: np.zeros((1, queries), np.int64),
             site.q: np.ascontiguousarray(operands.q_1HrD[:, :, past:extent]),
-            cache_name(self.first, "key"): operands.key_nHD[:extent],
+            cache_name(site.layer, "key"): operands.key_nHD[:extent],
             updated_name(site.layer, "key"): operands.key_nHD[:extent],
             updated_name(site.layer, "value"): operands.value_nHD[:extent],
         }
@@ -67,7 +66,6 @@ class SiteRunner:
             feeds[site.mask] = causal_mask(past, queries, dtype)
         ends = [extent] if self.native else segment_extents(past, queries, self.plan.extents, self.plan.segments)
         for index, end in enumerate(ends[:-1]):
-            for layer in {self.first, site.layer}:  # the first layer's tell the graph the extents
-                feeds[segment_name(layer, index)] = operands.value_nHD[:end]
+            feeds[segment_name(site.layer, index)] = operands.value_nHD[:end]
         output: np.ndarray = self.session.run(None, {k: v for k, v in feeds.items() if k in self.inputs})[0]
         return output

@@ -22,7 +22,8 @@ def replace_sizes(tensors: dict[str, Any], exported: Container[str], site: Atten
     """
     own = set(site.nodes.all())
     for name, extents in site.sizes.items():
-        for node in list(tensors[name].outputs):
+        readers = list(tensors[name].outputs) if name in tensors else []  # not in a graph reduced to another site
+        for node in readers:
             made = node.outputs[0].name if node.outputs else None
             if node.op == "Shape" and made in exported and made not in own:
                 _replace(node, [_size(extent, dims) for extent in extents], dims)

@@ -33,6 +33,12 @@ def test_both_repaired_layouts_of_a_site_are_serial_and_native_queries_are_not(t
     assert all(claim["ratio"]["median"] > 0 for claim in case["claims"])
 
 
+def test_a_large_models_graph_is_admitted_and_planned_without_its_weights(tmp_path: Path):
+    results = run_script("large_graph.py", "--layers", "3", json_file=tmp_path / "results.json")
+    assert results["sites admitted"] == 3
+    assert results["nodes"] > 3 * 50
+
+
 def test_a_folder_that_is_no_bundle_is_refused_in_one_line(tmp_path: Path):
     command = [sys.executable, str(BENCHMARKS / "step_overhead.py"), str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
