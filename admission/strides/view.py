@@ -113,7 +113,7 @@ class View:
 
     def _overlaps_somewhere(self) -> bool:
         """The nested-strides rule shows nothing here, so every address is looked at. Raises ValueError if too many."""
-        own = View(*zip_without(self.shape, self.strides, self.shared), self.offset, self.elem_size, self.allocation)
+        own = View(*without_axes(self.shape, self.strides, self.shared), self.offset, self.elem_size, self.allocation)
         if own.size > ENUMERATION_LIMIT:
             raise ValueError(f"a view of {own.size:,} elements with interleaved strides is too large to check")
         addresses = np.sort(own.addresses(), axis=None)
@@ -136,7 +136,7 @@ def row_major(shape: tuple[int, ...], elem_size: int) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def zip_without(
+def without_axes(
     shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and strides without some axes."""

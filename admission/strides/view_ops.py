@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from qbpass.admission.strides.view import View, row_major, zip_without
+from qbpass.admission.strides.view import View, row_major, without_axes
 
 Shape = Sequence[int]
 
@@ -64,7 +65,7 @@ def _one_run(axes: list[tuple[int, int]]) -> int | None:
     """The stride of the innermost axis, if the axes (extent, stride) are one run of that stride; 0 for no axes."""
     if not axes:
         return 0
-    for (_, outer), (extent, inner) in zip(axes, axes[1:], strict=False):
+    for (_, outer), (extent, inner) in pairwise(axes):
         if outer != extent * inner:
             return None
     return axes[-1][1]
@@ -88,7 +89,7 @@ def squeeze(view: View, axes: Shape | None = None) -> View:
     gone = {axis % rank for axis in axes} if axes is not None else {a for a in range(rank) if view.shape[a] == 1}
     if any(view.shape[axis] != 1 for axis in gone):
         raise ValueError(f"{list(view.shape)} can't be squeezed at {sorted(gone)}")
-    shape, strides = zip_without(view.shape, view.strides, tuple(gone))
+    shape, strides = without_axes(view.shape, view.strides, tuple(gone))
     return replace(view, shape=shape, strides=strides)
 
 
@@ -131,7 +132,7 @@ def gather(view: View, indices: np.ndarray[Any, Any], axis: int) -> View | None:
         raise ValueError(f"index out of range for {extent} rows")
     rows = [row % extent for row in rows]
     step = rows[1] - rows[0] if len(rows) > 1 else 1
-    if any(b - a != step for a, b in zip(rows, rows[1:], strict=False)) or np.ndim(indices) > 1:
+    if any(b - a != step for a, b in pairwise(rows)) or np.ndim(indices) > 1:
         return None
     stride = view.strides[axis] * step
     axes = list(zip(view.shape, view.strides, strict=True))
