@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from measuring.bound_call import BoundCall, aligned
 from measuring.claims import Claim, answer, show_claims
-from measuring.interleaved import interleave
 from measuring.native_site import cut_native_site
 from measuring.script import parser, positive, run, spec_of
 
 from qbpass.admission.admit import admit
+from qbpass.admission.probes.interleaved import interleave
 from qbpass.admission.site import AttentionSite
 from qbpass.models.decoder import Decoder
 from qbpass.models.errors import QbpassError

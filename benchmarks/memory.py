@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 from measuring.claims import Claim, answer, show_claims
-from measuring.interleaved import Ratio
 from measuring.script import add_request, parser, run
 
+from qbpass.admission.probes.interleaved import Ratio
 from qbpass.models.errors import QbpassError
 from qbpass.models.loading import find_graph
 from qbpass.rewrites.bundle import open_bundle

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from measuring.claims import Claim, answer, show_claims
-from measuring.interleaved import interleave
 from measuring.script import add_request, parser, run, spec_of
 from measuring.user_loop import bound_loop, numpy_loop, plain_session
 
+from qbpass.admission.probes.interleaved import interleave
 from qbpass.evidence.forced_replay import serial_rows
 from qbpass.rewrites.bundle import check_recipe, open_bundle
 from qbpass.runtime.engine import Engine, Request

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 from measuring.claims import Claim, answer, show_claims
-from measuring.interleaved import Timings, interleave
 from measuring.rewinding import RewindingTarget
 from measuring.script import parser, positive, run, spec_of
 
+from qbpass.admission.probes.interleaved import Timings, interleave
 from qbpass.evidence.arms import build_arms
 from qbpass.evidence.options import QualifyOptions
 from qbpass.models.errors import QbpassError

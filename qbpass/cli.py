@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qbpass import __version__
-from qbpass.commands import admit, export, generate, qualify, rewrite, support
+from qbpass.commands import admit, export, generate, probe, qualify, rewrite, schema, support
 from qbpass.models.errors import QbpassError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -26,9 +26,11 @@ app = typer.Typer(
 app.command("export")(export.export)
 app.command("admit")(admit.admit)
 app.command("rewrite")(rewrite.rewrite)
+app.command("probe")(probe.probe)
 app.command("support")(support.support)
 app.command("generate")(generate.generate)
 app.command("qualify")(qualify.qualify)
+app.command("schema")(schema.schema)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,1 +1,1 @@
-"""What the benchmark scripts share: interleaved timing, byte checks, options and output."""
+"""What the benchmark scripts share: byte checks, options and output."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from measuring.interleaved import Ratio
+from qbpass.admission.probes.interleaved import Ratio
 from qbpass.screen import say, table
 
 ABSENT = "–"

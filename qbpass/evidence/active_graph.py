@@ -1,0 +1,75 @@
+"""A bundle's active layout as one straight-line graph, taken from the bundle's own file: what probes look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from qbpass.admission.calls.call import Call
+from qbpass.admission.probes.fills import Array, aligned
+from qbpass.admission.probes.observe import RunnableGraph
+from qbpass.rewrites.bundle import Bundle
+from qbpass.rewrites.guard import PHASE_INPUT
+from qbpass.rewrites.head import LOGITS_FROM
+from qbpass.rewrites.kv_cache import cache_name, segment_name
+from qbpass.rewrites.phases import Phase
+
+NAME = "active"
+
+
+def active_graph(bundle: Bundle) -> RunnableGraph:
+    """The graph that runs where the layout is active, with calls for it. Raises BundleError as `Bundle.graph` does."""
+    straight = bundle.manifest.emission == "specialized"
+    model = onnx.load_model_from_string(bundle.graph("decoder.active.onnx" if straight else "decoder.onnx"))
+    return RunnableGraph(NAME, without_guards(model), bundle.folder, lambda call: _feeds(bundle, model, call))
+
+
+def without_guards(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Every guard's If replaced by the nodes of its active branch. Names are unique over all branches."""
+    flat = onnx.ModelProto()
+    flat.CopyFrom(model)
+    del flat.graph.node[:]
+    for node in model.graph.node:
+        branch = _active_branch(node)
+        if branch is None:
+            flat.graph.node.append(node)
+            continue
+        flat.graph.initializer.extend(branch.initializer)
+        flat.graph.node.extend(branch.node)
+        for inner, outer in zip(branch.output, node.output, strict=True):
+            flat.graph.node.append(helper.make_node("Identity", [inner.name], [outer]))
+    return flat
+
+
+def _active_branch(node: onnx.NodeProto) -> onnx.GraphProto | None:
+    if node.op_type != "If" or not node.name.endswith("/guard"):
+        return None
+    branch: onnx.GraphProto = next(attribute.g for attribute in node.attribute if attribute.name == "then_branch")
+    return branch
+
+
+def _feeds(bundle: Bundle, model: onnx.ModelProto, call: Call) -> Mapping[str, Array]:
+    """Every value segment reads the whole extent: the first holds all rows, and lengths are sums of rows and keys."""
+    random = np.random.default_rng(0)
+    names = bundle.manifest.interface
+    feeds: dict[str, Array] = {
+        names.input_ids: random.integers(0, names.vocab_size, (1, call.queries)),
+        PHASE_INPUT: np.array(int(Phase.TARGET_CONTINUATION), np.int64),
+        LOGITS_FROM: np.array([0], np.int64),
+    }
+    if names.attention_mask is not None:
+        feeds[names.attention_mask] = np.ones((1, call.extent), np.int64)
+    if names.position_ids is not None:
+        feeds[names.position_ids] = np.arange(call.past, call.extent, dtype=np.int64)[None]
+    for layer in names.layers:
+        dtype = helper.tensor_dtype_to_np_dtype(layer.elem_type)
+        for kind, width in (("key", layer.key_dim), ("value", layer.value_dim)):
+            rows = random.standard_normal((call.extent, layer.kv_heads, width), dtype=np.float32)
+            feeds[cache_name(layer.layer, kind)] = aligned(rows.astype(dtype))
+        for segment in range(bundle.manifest.segments - 1):
+            feeds[segment_name(layer.layer, segment)] = feeds[cache_name(layer.layer, "value")]
+    wanted = {value.name for value in model.graph.input}
+    return {name: value for name, value in feeds.items() if name in wanted}
