@@ -32,6 +32,12 @@ class KernelRegistration:
             "onnxruntime/core/framework/kernel_registry.cc",
             "VerifyVersion and MatchKernelDefTypes",
         ),
+        Source(
+            "microsoft/onnxruntime",
+            "issue 26065",
+            "Shape of opset 21 on CUDA",
+            "registered for 13+ alone, it fell to CPU",
+        ),
         Source("microsoft/onnxruntime", "1.23.0 to 1.30.0", "docs/OperatorKernels.md", "the rows of the given table"),
         Source(
             "onnxruntime",
