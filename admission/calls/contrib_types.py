@@ -25,6 +25,15 @@ def _skip_norm(node: onnx.NodeProto, inputs: list[TensorInCall | None]) -> list[
     return [typed(inputs[0], shape if index in (0, 3) else row) for index in range(len(node.output))]
 
 
+def _embed_norm(node: onnx.NodeProto, inputs: list[TensorInCall | None]) -> list[TensorInCall]:
+    """Token ids (1, q), table (vocabulary, w): (rows of the table, a mask index, their sum before the norm)."""
+    ids, table = shape_of(inputs[0]), shape_of(inputs[2]) if len(inputs) > 2 else None
+    rows = None if ids is None or table is None or len(table) != 2 else (*ids, table[1])
+    like = inputs[2] if len(inputs) > 2 else None
+    index = typed(None, None if ids is None else ids[:1], TensorProto.INT32)
+    return [typed(like, rows), index, typed(like, rows)]
+
+
 def _fused_matmul(node: onnx.NodeProto, inputs: list[TensorInCall | None]) -> list[TensorInCall]:
     left, right = _operand(node, inputs[0], "A"), _operand(node, inputs[1], "B")
     if left is None or right is None or min(len(left), len(right)) < 2:
@@ -95,6 +104,7 @@ CONTRIB_RULES: dict[str, Rule] = {
          "RMSNormalization", "LayerNormalization", "BiasSplitGelu", "GroupNorm", "Swish", "BiasSoftmax", "BiasDropout"),
         _same_as_first,
     ),
+    "EmbedLayerNormalization": _embed_norm,
     "SkipLayerNormalization": _skip_norm,
     "SkipSimplifiedLayerNormalization": _skip_norm,
     "FusedMatMul": _fused_matmul,

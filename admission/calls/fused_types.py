@@ -63,9 +63,10 @@ def _presents(past: TensorInCall | None, like: TensorInCall | None, new: CallSha
     return [typed(source, (new[0], new[1], total, width))] * 2
 
 
-def _multi_head(past: int, one_row: bool) -> Rule:
+def _multi_head(past: int, counter: int, one_row: bool) -> Rule:
     """Query (1, q, H*d), key and value (1, rows, H*d) or (1, H, rows, d), or packed; past (1, H, past, d) at `past`.
 
+    counter: the operand that counts a buffer's rows; where it is given, the present is that buffer.
     one_row: DecoderMaskedMultiHeadAttention, which packs (1, 1, 3*H*d).
     """
 
@@ -78,6 +79,7 @@ def _multi_head(past: int, one_row: bool) -> Rule:
         head_dim = query[4] if len(query) == 5 else _divided(query[2], 3 * heads if packed else heads)
         value_width = _width(value, heads) if value is not None else None if head_dim is None else heads * head_dim
         rows = query[1] if packed else None if key is None or len(key) < 3 else key[2] if len(key) == 4 else key[1]
+        rows = rows if _at(inputs, counter) is None else 0
         output = typed(_at(inputs, 0), (query[0], query[1], value_width))
         return [output, *_presents(_at(inputs, past), _at(inputs, 0), (query[0], heads, rows, head_dim))]
 
@@ -105,7 +107,8 @@ def _projecting(node: onnx.NodeProto, inputs: _Inputs) -> list[TensorInCall]:
     given = sizes and len(sizes[0]) == 3 and min(sizes[0]) > 0
     keys, values = (sizes[0][1], sizes[0][2]) if given else (third, third)
     before = past[3] if past is not None and len(past) == 5 else 0 if _at(inputs, past_at) is None else None
-    total = None if before is None or hidden[1] is None else before + hidden[1]
+    rows = 0 if int_attribute(node, "past_present_share_buffer") == 1 else hidden[1]
+    total = None if before is None or rows is None else before + rows
     present = typed(like, (2, hidden[0], heads, total, _divided(keys, heads)))
     return [typed(like, (hidden[0], hidden[1], values)), present]
 
@@ -136,8 +139,8 @@ FUSED_RULES: dict[str, Rule] = {
     "GroupQueryAttention": _grouped(past=3, in_place=False),
     "SparseAttention": _grouped(past=3, in_place=True),
     "DynamicSparseAttention": _grouped(past=3, in_place=False),
-    "MultiHeadAttention": _multi_head(past=6, one_row=False),
-    "DecoderMaskedMultiHeadAttention": _multi_head(past=5, one_row=True),
+    "MultiHeadAttention": _multi_head(past=6, counter=8, one_row=False),
+    "DecoderMaskedMultiHeadAttention": _multi_head(past=5, counter=7, one_row=True),
     "Attention": _projecting,
     "DecoderMaskedSelfAttention": _projecting,
     "QAttention": _projecting,

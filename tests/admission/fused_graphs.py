@@ -27,7 +27,7 @@ KEYS = "past + queries"
 class Fused:
     """One layer's attention. `attributes` go to the node as they are; `added` names a form of mask_graphs."""
 
-    operator: str = "gqa"  # gqa | mha | onnx | ms
+    operator: str = "gqa"  # gqa | mha | onnx | ms | decomposed
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 8
@@ -87,9 +87,11 @@ class FusedGraph:
 
     def attend(self, at: str, number: int, layer: Fused, hidden: str, terms: list[str]) -> str:
         mask = self.mask(layer, terms, at)
-        write = {"gqa": self.gqa, "mha": self.mha, "onnx": self.onnx, "ms": self.ms}[layer.operator]
+        write = {"gqa": self.gqa, "mha": self.mha, "onnx": self.onnx, "ms": self.ms, "decomposed": self.decomposed}[
+            layer.operator
+        ]
         given = write(at, number, layer, hidden, mask)
-        if layer.operator == "onnx" and layer.rank == 4:
+        if layer.operator == "decomposed" or (layer.operator == "onnx" and layer.rank == 4):
             turned = self.writer.node("Transpose", [given], f"{at}turned", perm=[0, 2, 1, 3])
             given = self.writer.node("Reshape", [turned, self.writer.constant([0, 0, -1])], f"{at}flat")
         return self.writer.node("MatMul", [given, self.weight(layer.heads * layer.values, WIDTH)], f"{at}out")
@@ -97,7 +99,7 @@ class FusedGraph:
     def mask(self, layer: Fused, terms: list[str], at: str) -> str:
         if not terms:
             return ""
-        (term,) = terms
+        term = terms[0] if len(terms) == 1 else self.writer.node("Add", terms, f"{at}added")
         if layer.boolean:
             term = self.writer.node("Equal", [term, self.writer.constant(0, self.dtype)], f"{at}allowed_keys")
         # (queries, keys) as masks are written, (1, heads or 1, queries, keys) as the operators want them
@@ -136,11 +138,11 @@ class FusedGraph:
         if layer.packed == "kv":
             flat = self.project(hidden, 2 * layer.heads * layer.head_dim, f"{at}kv", layer)
             return {"key": self.reshape(flat, [0, 0, layer.heads, 2, layer.head_dim], f"{at}packed")}
-        heads = layer.heads if layer.operator == "mha" else layer.kv_heads
+        heads = layer.kv_heads if layer.operator == "onnx" else layer.heads
         made = {}
         for part, width in (("key", layer.head_dim), ("value", layer.values)):
             made[part] = self.project(hidden, heads * width, f"{at}{part}", layer)
-            if layer.joined == "outside":
+            if layer.joined == "outside" or layer.operator == "decomposed":
                 rows = self.turned(made[part], heads, width, f"{at}{part}")
                 made[part] = f"present.{number}.{part}"
                 self.writer.node("Concat", [f"past.{number}.{part}", rows], made[part], axis=-2)
@@ -160,6 +162,18 @@ class FusedGraph:
                 for part, width in (("key", layer.head_dim), ("value", layer.values)):
                     operands[part] = self.turned(operands[part], layer.kv_heads, width, f"{at}{part}")
         return self.node("Attention", ONNX, operands, f"{at}attention", number, layer, attributes, domain="")
+
+    def decomposed(self, at: str, number: int, layer: Fused, hidden: str, mask: str) -> str:
+        """Two products and a softmax over a cache joined outside; a KV head for each query head."""
+        flat = self.project(hidden, layer.heads * layer.head_dim, f"{at}query", layer)
+        query = self.turned(flat, layer.heads, layer.head_dim, f"{at}query")
+        made = self.keys_and_values(at, number, layer, hidden)
+        self.cache(number, layer)
+        options = {"domain": MICROSOFT, "alpha": layer.head_dim**-0.5, "transB": 1}
+        scores = self.writer.node("FusedMatMul", [query, made["key"]], f"{at}qk", **options)
+        scores = self.writer.node("Add", [scores, mask], f"{at}masked")
+        weights = self.writer.node("Softmax", [scores], f"{at}softmax", axis=-1)
+        return self.writer.node("MatMul", [weights, made["value"]], f"{at}output")
 
     def ms(self, at: str, number: int, layer: Fused, hidden: str, mask: str) -> str:
         widths = [layer.heads * layer.head_dim] * 2 + [layer.heads * layer.values]
@@ -187,17 +201,21 @@ class FusedGraph:
         domain: str = MICROSOFT,
     ) -> str:
         """The operator's node, with the cache's inputs and outputs."""
-        heads = layer.heads if layer.operator == "mha" else layer.kv_heads
-        kind = layer.cache_type or layer.elem_type
         node = self.written(operator, order, operands, name, layer, attributes, domain)
-        if layer.joined == "nowhere":
-            return node
+        if layer.joined != "nowhere":
+            presents = self.cache(number, layer)
+            self.writer.nodes[-1].output.extend(presents if layer.joined == "inside" else [])
+        return node
+
+    def cache(self, number: int, layer: Fused) -> list[str]:
+        """The cache's inputs and outputs; returns the outputs."""
+        heads = layer.kv_heads if layer.operator in ("gqa", "onnx") else layer.heads
+        kind = layer.cache_type or layer.elem_type
+        presents = []
         for part, width in (("key", layer.head_dim), ("value", layer.values)):
             self.writer.input(f"past.{number}.{part}", kind, layer.batch, heads, "past", width)
-            present = self.writer.output(f"present.{number}.{part}", kind, layer.batch, heads, KEYS, width)
-            if layer.joined == "inside":
-                self.writer.nodes[-1].output.append(present)
-        return node
+            presents.append(self.writer.output(f"present.{number}.{part}", kind, layer.batch, heads, KEYS, width))
+        return presents
 
     def written(
         self,

@@ -17,6 +17,7 @@ from onnx import helper
 
 from qbpass.admission import admit
 from qbpass.admission.calls.call import CALLS, Call
+from qbpass.admission.dataflow import Flow
 from qbpass.admission.facts import AttentionFacts
 from qbpass.models.decoder import Decoder
 
@@ -84,8 +85,11 @@ def test_the_facts_of_an_operator_are_enough_to_compute_what_its_kernel_computes
     (report,) = admit(decoder).sites
     facts = report.facts
     assert facts is not None
+    flow = Flow.of(decoder)
     for call in (CALLS[0], Call(1, 6)):
         values = run(decoder, facts, call)
+        known = {name: flow.trace(call).shape(name) for name in facts.tensors.values() if name in values}
+        assert known == {name: values[name].shape for name in known}
         got = values[facts.tensors["output"]]
         got = got[0] if got.ndim == 3 else np.concatenate(list(got[0]), axis=-1)
         np.testing.assert_allclose(got, attend(facts, values), rtol=2e-5, atol=2e-5)
