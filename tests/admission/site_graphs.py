@@ -33,6 +33,7 @@ class Knobs:
     repeat: str = "expand"  # expand | none | tile | uneven | narrow | rolled_rows | shifted | scaled | latent
     join: str = "past_first"  # past_first | new_first
     terms: str = "causal"  # see mask_graphs.py
+    slice_by_keys: bool = False  # the mask is cut to the extent that the shape of the repeated keys says
     scores: str = "plain"  # plain | softcap | sinks | where | twice
     softmax: str = "plain"  # plain | spelled_out | over_queries
     weights: str = "plain"  # plain | nan_guard | halved
@@ -133,6 +134,11 @@ class SiteGraph:
         values = self.repeated(f"present.{layer}.{knobs.values}", f"{at}v", knobs.value_dim or knobs.head_dim)
         scores = self.scores(q, keys, at)
         for index, term in enumerate(terms):
+            if knobs.slice_by_keys:
+                ends = writer.node("Shape", [keys], f"{at}extent", start=2, end=3)
+                term = writer.node(
+                    "Slice", [term, writer.constant([0]), ends, writer.constant([-1])], f"{at}cut{index}"
+                )
             scores = writer.node("Add", [scores, term], f"{at}masked{index}")
         if knobs.leak == "present":
             writer.node("ReduceMax", [f"present.{layer}.key"], f"{at}peak", keepdims=0)

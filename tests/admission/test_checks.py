@@ -11,6 +11,8 @@ ADMITTED = {
     "default": Knobs(),
     "one head for each query head": Knobs(heads=2, kv_heads=2, repeat="none"),
     "one KV head for all": Knobs(heads=4, kv_heads=1),
+    "one KV head, left to broadcasting": Knobs(heads=4, kv_heads=1, repeat="none"),
+    "a mask cut to the extent of the repeated keys": Knobs(slice_by_keys=True),
     "plain products": Knobs(product="matmul"),
     "guard against NaN": Knobs(product="matmul", weights="nan_guard"),
     "scale on the keys": Knobs(repeat="scaled"),
