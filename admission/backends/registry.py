@@ -64,10 +64,12 @@ def known_backends(installed: Sequence[EntryPoint] | None = None) -> Known:
     points = entry_points(group=ENTRY_POINTS) if installed is None else installed
     backends, broken = {backend.name: backend for backend in BUILTIN}, []
     for point in sorted(points, key=lambda point: point.name):
+        extended = dict(backends)
         try:
             for backend in _loaded(point):
-                _add(backend, backends)
-        except Exception as error:  # a stranger's code: whatever it raises is its author's to mend, and named
+                _add(backend, extended)
+            backends = extended  # a package is used whole or not at all
+        except (Exception, SystemExit) as error:  # a stranger's code: what it raises is its author's to mend, and named
             broken.append(f"the support rules {_named(point)} can't be used ({_told(error)})")
     return Known(tuple(backends.values()), tuple(broken))
 
@@ -104,7 +106,7 @@ def _named(point: EntryPoint) -> str:
     return f"{point.name!r} ({point.value}{f', package {package}' if package else ''})"
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 

@@ -26,8 +26,9 @@ def support(
         Path | None, typer.Argument(help="An .onnx file, an exporter's folder or a bundle.", show_default=False)
     ] = None,
     backend: Annotated[
-        str, typer.Option("--backend", metavar="NAME", help="Who is asked; `list` shows them.")
-    ] = "list",
+        str | None,
+        typer.Option("--backend", metavar="NAME", help="Who is asked; `list` shows them.", show_default=False),
+    ] = None,
     queries: Annotated[
         int | None,
         typer.Option("--queries", min=1, max=64, help="Rows of a verification call. [default: 4, or the bundle's]"),
