@@ -113,6 +113,19 @@ def test_bodies_of_control_flow_are_asked_about_and_named() -> None:
     assert chosen.types == {"B": "tensor(bool)", "V": "tensor(float)"}
 
 
+def test_an_ifs_result_has_the_type_of_its_branches_whatever_operators_they_hold() -> None:
+    def gelu(name: str) -> onnx.GraphProto:
+        out = onnx.ValueInfoProto(name=f"{name}_out")
+        node = helper.make_node("QuickGelu", ["x"], [f"{name}_out"], domain="com.microsoft")
+        return helper.make_graph([node], name, [], [out])
+
+    chosen = helper.make_node("If", ["c"], ["m"], then_branch=gelu("then"), else_branch=gelu("else"))
+    model = graph_of([chosen, helper.make_node("Relu", ["m"], ["y"])], (2, 3))
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    found = {d.operator: d for d in describe(model, by_output({}))}
+    assert found["Relu"].inputs == (Operand("tensor(float)", parameter="T", name="X"),)
+
+
 def test_constants_are_data_and_not_asked_about() -> None:
     value = helper.make_tensor("v", FLOAT, [], [2.0])
     nodes = [helper.make_node("Constant", [], ["c"], value=value), helper.make_node("Mul", ["x", "c"], ["y"])]

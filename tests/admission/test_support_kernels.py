@@ -24,6 +24,7 @@ from qbpass.admission.backends.rule import Target
 CUDA = "CUDAExecutionProvider"
 
 # Rows of docs/OperatorKernels.md of four releases, the long ones cut to the operands that matter.
+ABS = "|Abs|*in* X:**T**<br> *out* Y:**T**|13+|**T** = tensor(double), tensor(float)|"
 ASINH = "|Asinh|*in* input:**T**<br> *out* output:**T**|9+|**T** = tensor(double), tensor(float), tensor(float16)|"
 POOL = "|AveragePool|*in* X:**T**<br> *out* Y:**T**|[7, 9]|**T** = tensor(double), tensor(float), tensor(float16)|"
 TANH = "|Tanh|*in* input:**T**<br> *out* output:**T**|13+|**T** = tensor(double), tensor(float), tensor(float16)|"
@@ -50,12 +51,12 @@ GQA_125 = (
     "tensor(float16)<br/> **T_CACHE** = tensor(bfloat16), tensor(float16), tensor(int8)|"
 )
 RELEASES = {
-    "1.23.0": ([ASINH, POOL, TANH, RELU], GQA_123),
-    "1.24.1": ([ASINH, POOL, TANH, RELU], GQA_123),
-    "1.25.0": ([ASINH, f"|Attention|{_ATTENTION.format('23+')}", POOL, TANH, RELU], GQA_125),
+    "1.23.0": ([ABS, ASINH, POOL, TANH, RELU], GQA_123),
+    "1.24.1": ([ABS, ASINH, POOL, TANH, RELU], GQA_123),
+    "1.25.0": ([ABS, ASINH, f"|Attention|{_ATTENTION.format('23+')}", POOL, TANH, RELU], GQA_125),
     "1.30.0": (
         [
-            *(ASINH, f"|Attention|{_ATTENTION.format('24+')}"),
+            *(ABS, ASINH, f"|Attention|{_ATTENTION.format('24+')}"),
             *("|||23|" + _ATTENTION.format("").split("||")[1], POOL, TANH, SCATTER, RELU),
         ],
         GQA_125,
@@ -152,6 +153,31 @@ def test_versions_are_matched_as_onnx_runtime_matches_them(tmp_path: Path, versi
     (found,) = read_kernel_table(path).section(CUDA, "").of("Tanh")
     assert {version for version in (1, 5, 6, 9, 12, 13, 14) if found.serves(version)} == served
     assert found.versions == versions
+
+
+def test_a_row_without_a_name_has_the_operands_of_the_one_above(tmp_path: Path) -> None:
+    rows = (
+        "|Skip|*in* input:**T**<br> *in* mask:**M**<br> *out* output:**T**|2+|**M** = tensor(int32)<br/> **T** = "
+        "tensor(float)|\n|||1|**M** = tensor(int64)<br/> **T** = tensor(float)|"
+    )
+    path = tmp_path / "kernels.md"
+    path.write_text(kernel_table(CUDA={"com.microsoft": rows}), encoding="utf-8")
+    operands = (Operand("tensor(float)"), Operand("tensor(int32)"))
+    target = Target("b", CUDA, None, read_kernel_table(path))
+    for version, refuted in ((2, False), (1, True)):
+        skip = Descriptor("Skip", "com.microsoft", version, version, operands, (Operand("tensor(float)"),))
+        assert (KERNEL_REGISTRATION.check(skip, target) is not None) == refuted
+
+
+def test_of_several_forms_of_the_operands_the_newest_counts(tmp_path: Path) -> None:
+    row = (
+        "|Skip|*in* input:**T**<br> *out* output:**T**<br><br>or<br><br>*in* mask:**M**<br> *out* output:**T**|1+|"
+        "**M** = tensor(int64)<br/> **T** = tensor(float)|"
+    )
+    path = tmp_path / "kernels.md"
+    path.write_text(kernel_table(CUDA={"com.microsoft": row}), encoding="utf-8")
+    two = Descriptor("Skip", "com.microsoft", 1, 1, (Operand("tensor(float)"), Operand("tensor(int32)")))
+    assert KERNEL_REGISTRATION.check(two, Target("b", CUDA, None, read_kernel_table(path))) is None
 
 
 def test_a_provider_or_a_domain_that_no_table_lists_is_not_refuted(tables: dict[str, KernelTable]) -> None:
