@@ -10,7 +10,7 @@ import onnx
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.walks import PRODUCTS, WALK_LIMIT, is_activation_product
 from qbpass.models.contract import CachePair
-from qbpass.models.dataflow import FLOATS
+from qbpass.models.dataflow import FLOATS, FUSED_ATTENTION
 
 _WEIGHT_PRODUCTS = frozenset({"MatMulNBits", "MatMulBnb4", "MatMulInteger", "DynamicQuantizeMatMul", "Conv"})
 _SIZES = frozenset({"Shape", "Size"})
@@ -21,7 +21,7 @@ _NORMS = frozenset(
     }
 )
 # A walk from an operand back to the KV cache ends here: what lies behind belongs to another layer, or is only a size.
-_BARRIERS = PRODUCTS | _WEIGHT_PRODUCTS | _SIZES | _NORMS | {"Softmax"}
+_BARRIERS = PRODUCTS | _WEIGHT_PRODUCTS | _SIZES | _NORMS | FUSED_ATTENTION | {"Softmax"}
 _STATES_RANK = 3  # (batch, rows, hidden) of an encoder
 
 
@@ -92,7 +92,7 @@ class CacheTies:
     def _passes(self, node: onnx.NodeProto) -> bool:
         if node.op_type in PRODUCTS:
             return self._projects(node)
-        return node.op_type != "Softmax" and node.op_type not in _SIZES
+        return node.op_type != "Softmax" and node.op_type not in _SIZES | FUSED_ATTENTION
 
     def _projects(self, node: onnx.NodeProto) -> bool:
         """A product with a weight."""

@@ -149,6 +149,18 @@ def test_a_mask_of_whole_numbers_is_read_as_one() -> None:
     next(node for node in decoder.model.graph.node if node.op_type == "MultiHeadAttention").input[4] = "lengths"
     (report,) = admit(decoder).sites
     assert codes(report) == ["FUSED_ATTENTION", "NOT_CAUSAL"]
+    assert report.diagnostics[1].message.startswith("neither the operator nor a mask")
+
+
+def test_minus_ten_thousand_hides_a_key() -> None:
+    """The value that older exporters write; in every float type exp(-1e4) is 0."""
+    decoder = fused_decoder(Fused("mha", added="causal"))
+    for tensor in decoder.model.graph.initializer:
+        value = numpy_helper.to_array(tensor)
+        if value.ndim == 0 and value.dtype == np.float32 and value < -1e30:
+            tensor.CopyFrom(numpy_helper.from_array(np.array(-1e4, np.float32), tensor.name))
+    (report,) = admit(decoder).sites
+    assert codes(report) == ["FUSED_ATTENTION"]
 
 
 def _in_front(graph: GraphProto, node: NodeProto, *added: NodeProto) -> None:
@@ -191,6 +203,10 @@ def test_attributes_of_the_wrong_type_do_not_raise(operator: str) -> None:
     node.attribute.append(AttributeProto(name="qkv_hidden_sizes", type=AttributeProto.INTS, ints=[-1, 0, 7]))
     (report,) = admit(decoder).sites
     assert codes(report)[0] == "FUSED_ATTENTION"
+
+
+def test_an_attribute_of_the_wrong_type_counts_as_left_out() -> None:
+    assert codes(only_report(Fused(attributes={"causal": "no", "softcap": 50}))) == ["FUSED_ATTENTION"]
 
 
 def test_numbers_that_are_none_count_as_left_out() -> None:

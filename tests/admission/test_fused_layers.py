@@ -161,6 +161,25 @@ def with_cross_attention(whole: bool) -> Decoder:
     return Decoder(decoder.path, decoder.model, find_interface(decoder.model))
 
 
+def test_self_attention_above_a_fused_cross_attention_is_none() -> None:
+    """Its keys are projected from hidden states that the other stream has a part in; they are its own all the same."""
+    decoder = fused_decoder(*[Fused("mha", joined="nowhere", attributes=ONE_WAY)] * 2)
+    graph = decoder.model.graph
+    graph.input.append(helper.make_tensor_value_info("states", TensorProto.FLOAT, [1, 30, 24]))
+    cross = helper.make_node(
+        "MultiHeadAttention", ["l0.out", "states", "states"], ["cross"], domain="com.microsoft", num_heads=4
+    )
+    place = next(place for place, node in enumerate(graph.node) if "l0.out" in node.input)
+    for node in graph.node:
+        node.input[:] = ["cross" if name == "l0.out" else name for name in node.input]
+    graph.node.insert(place, cross)
+    assert [report.name for report in admit(decoder).sites] == [
+        "attention.l0.mha",
+        "cross_attention.cross",
+        "attention.l1.mha",
+    ]
+
+
 def test_attention_that_reads_no_cache_says_so() -> None:
     decoder = fused_decoder(Fused("mha", joined="nowhere", attributes=ONE_WAY))
     (report,) = admit(decoder).sites
@@ -179,14 +198,17 @@ def test_keys_projected_from_the_cache_are_latents() -> None:
     assert (report.layer, codes(report)) == (0, ["FUSED_ATTENTION", "LATENT_KV"])
 
 
-def test_an_operator_inside_a_branch_is_its_layers() -> None:
-    """One that joins the past itself, in a graph that was not made flat."""
+@pytest.mark.parametrize("takes_past", [True, False])
+def test_an_operator_inside_a_branch_is_its_layers(takes_past: bool) -> None:
+    """In a graph that was not made flat. A branch for the first call takes no past and only gives the presents."""
     decoder = fused_decoder(Fused("mha", attributes=ONE_WAY))
     graph = decoder.model.graph
     inner = NodeProto()
     node = only(graph, "MultiHeadAttention")
     inner.CopyFrom(node)
     given = list(node.output)
+    if not takes_past:
+        del inner.input[6:]
     inner.output[:] = [f"inner.{name}" for name in given]
     branch = helper.make_graph(
         [inner], "branch", [], [helper.make_empty_tensor_value_info(name) for name in inner.output]
