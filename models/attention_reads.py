@@ -8,7 +8,7 @@ from typing import Literal
 
 import onnx
 
-from qbpass.models.dataflow import CONTRACTIONS, FUSED_ATTENTION, SHAPE_OPS, Dataflow, Step, Use
+from qbpass.models.dataflow import CONTRACTIONS, FUSED_ATTENTION, SHAPE_OPS, Dataflow, Step, Use, int_attribute
 from qbpass.models.fused_slots import fused_slots, has_operand, is_softmax, result
 
 Role = Literal["key", "value"]
@@ -26,6 +26,9 @@ _OF_PROBABILITIES = frozenset(
         "Split", "Concat", "Mul", "Div", "Sub", "Dropout", "QuantizeLinear", "DequantizeLinear",
     }
 )  # fmt: skip
+
+
+MOST_READS = 64  # of one tensor; layers that share a cache are fewer
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Read:
 
 
 def attention_reads(flow: Dataflow, tensor: str, projections: int = 0) -> list[Read]:
-    """Every attention reached from `tensor`, the nearest first.
+    """The attentions reached from `tensor`, the nearest first, MOST_READS at most.
 
     projections: how many products with constant weights a way may go through (1: latent caches, encoder states).
     """
@@ -74,6 +77,8 @@ def attention_reads(flow: Dataflow, tensor: str, projections: int = 0) -> list[R
 
     for step in flow.steps(tensor, enters):
         found.extend(_reads_at(flow, step))
+        if len(found) >= MOST_READS:
+            break
     return found
 
 
@@ -120,3 +125,8 @@ def is_buffered(read: Read) -> bool:
     node, _ = read.path[-1]
     slots = fused_slots(node)
     return slots is not None and has_operand(node, slots.buffer)
+
+
+def is_windowed(read: Read) -> bool:
+    """Whether a fused attention keeps a window of its cache and drops the rows before it."""
+    return int_attribute(read.path[-1][0], "sliding_window_cache") == 1

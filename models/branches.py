@@ -55,10 +55,10 @@ def holds_attention(graph: onnx.GraphProto) -> bool:
 
 def _is_chosen_by_an_input(graph: onnx.GraphProto, chooser: onnx.NodeProto) -> bool:
     makers = {name: maker for maker in graph.node for name in maker.output}
-    condition = chooser.input[0]
+    condition = chooser.input[0] if chooser.input else ""
     for _ in range(8):
         maker = makers.get(condition)
-        if maker is None or maker.op_type not in _CONDITION_OPS:
+        if maker is None or maker.op_type not in _CONDITION_OPS or not maker.input:
             break
         condition = maker.input[0]
     return condition in {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}

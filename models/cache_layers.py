@@ -42,8 +42,9 @@ def find_cache_layers(flow: Dataflow, findings: Findings) -> CacheLayers:
         )
     claimed = frozenset(cache.present for cache in taken if cache.present is not None)
     given = given_caches(flow, claimed)
-    cross = [cache for cache in taken if cache.update is Update.PASSED] + _of_another_stream(flow, given)
-    self_attention = [cache for cache in (*taken, *given) if cache not in cross]
+    tokens = _from_tokens(flow) if given else frozenset()
+    cross = [cache for cache in (*taken, *given) if _is_of_another_stream(cache, tokens)]
+    self_attention = [cache for cache in (*taken, *given) if not _is_of_another_stream(cache, tokens)]
     kv = tuple(_pair(flow, number, group, findings) for number, group in enumerate(_by_attention(self_attention)))
     caches = [*self_attention, *cross]
     return CacheLayers(
@@ -65,13 +66,15 @@ def _growing(flow: Dataflow, cache: Cache) -> tuple[str, int]:
     return cache.name, axis if axis is not None and 0 <= axis < 4 else 2
 
 
-def _of_another_stream(flow: Dataflow, given: list[Cache]) -> list[Cache]:
-    """Keys and values that no token, mask or position has a part in: an encoder's."""
-    if not given:
-        return []
+def _from_tokens(flow: Dataflow) -> frozenset[str]:
+    """Tensors that a token, a mask or a position has a part in, be it not by its number alone."""
     integers = [name for name in flow.inputs if flow.elem_type(name) in INTEGERS]
-    tokens = flow.dependents(integers, through_sizes=False)
-    return [cache for cache in given if cache.present not in tokens]
+    return flow.dependents(integers, through_sizes=False)
+
+
+def _is_of_another_stream(cache: Cache, tokens: frozenset[str]) -> bool:
+    """Keys and values that are taken and never change, or made without a token: an encoder's."""
+    return cache.update is Update.PASSED if cache.past is not None else cache.present not in tokens
 
 
 def _by_attention(caches: Sequence[Cache]) -> list[list[Cache]]:

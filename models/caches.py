@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from qbpass.models.attention_reads import Read, Role, attention_reads, is_buffered
+from qbpass.models.attention_reads import Read, Role, attention_reads, is_buffered, is_windowed
 from qbpass.models.cache_updates import LAYOUT, Successor, Update, find_successor, given_out
 from qbpass.models.dataflow import FLOATS, Dataflow
 
@@ -94,7 +94,7 @@ def _successor(flow: Dataflow, past: str, reads: list[Read]) -> Successor:
     fused = next((read for read in reads if read.present is not None), None)
     if fused is None or fused.present is None:
         return find_successor(flow, past, [read.path for read in reads])
-    update = Update.SCATTERED if is_buffered(fused) else Update.APPENDED
+    update = Update.SCATTERED if is_buffered(fused) else Update.SHIFTED if is_windowed(fused) else Update.APPENDED
     return Successor(given_out(flow, fused.present), update)
 
 

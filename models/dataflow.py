@@ -77,6 +77,7 @@ class Dataflow:
         self._values = {v.name: v for v in (*graph.value_info, *graph.input, *graph.output)}
         self._maker: dict[str, int] = {}
         self._readers: dict[str, list[tuple[int, int]]] = {}
+        self._shapes: dict[str, tuple[Dim, ...] | None] = {}
         self._steps_left = 200_000 + 2 * len(graph.node)
         self.exhausted = False
         for index, node in enumerate(graph.node):
@@ -159,18 +160,28 @@ class Dataflow:
             return None
 
     def weight_dims(self, tensor: str) -> list[int] | None:
-        """Dims of the initializer behind `tensor`, seen through Identity, Cast and DequantizeLinear."""
-        proto = self.initializers.get(self.source(tensor, frozenset({"Identity", "Cast", "DequantizeLinear"})))
-        return None if proto is None else list(proto.dims)
+        """Dims of a tensor made from one initializer, by changes of type, Transpose and Reshape to a constant shape."""
+        tensor = self.source(tensor, frozenset({"Identity", "Cast", "DequantizeLinear"}))
+        if tensor in self.initializers:
+            return list(self.initializers[tensor].dims)
+        node = self.maker(tensor)
+        source = self.initializers.get(self.source(node.input[0])) if node is not None and node.input else None
+        if node is None or source is None:
+            return None
+        if node.op_type == "Transpose":
+            axes = list(range(len(source.dims)))
+            perm = ints_attribute(node, "perm") or axes[::-1]
+            return [source.dims[axis] for axis in perm] if sorted(perm) == axes else None
+        target = self.constant(node.input[1]) if node.op_type == "Reshape" and len(node.input) > 1 else None
+        dims = [] if target is None else [int(dim) for dim in target.reshape(-1)]
+        return dims if dims and all(dim > 0 for dim in dims) else None
 
     def shape(self, tensor: str) -> list[Dim] | None:
         """The shape the file states: ints, names of symbols, None for unknown dims; None where the rank is unknown."""
-        value = self._values.get(tensor)
-        if value is None or not value.type.tensor_type.HasField("shape"):
-            return None
-        return [
-            d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in value.type.tensor_type.shape.dim
-        ]
+        if tensor not in self._shapes:
+            self._shapes[tensor] = _declared_shape(self._values.get(tensor))
+        found = self._shapes[tensor]
+        return None if found is None else list(found)
 
     def elem_type(self, tensor: str) -> int:
         """onnx.TensorProto.DataType the file states (UNDEFINED where it does not)."""
@@ -224,12 +235,27 @@ class Dataflow:
         return taken <= WALK_LIMIT and not self.exhausted
 
 
+def _declared_shape(value: onnx.ValueInfoProto | None) -> tuple[Dim, ...] | None:
+    if value is None or not value.type.tensor_type.HasField("shape"):
+        return None
+    dims = value.type.tensor_type.shape.dim
+    return tuple(d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in dims)
+
+
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
     """The value of a node's attribute, or `default`."""
     for candidate in node.attribute:
         if candidate.name == name:
             return onnx.helper.get_attribute_value(candidate)
     return default
+
+
+def ints_attribute(node: onnx.NodeProto, name: str) -> list[int] | None:
+    """The value of a node's attribute where it is there and a list of integers."""
+    for candidate in node.attribute:
+        if candidate.name == name and candidate.type == onnx.AttributeProto.INTS:
+            return list(candidate.ints)
+    return None
 
 
 def int_attribute(node: onnx.NodeProto, name: str) -> int | None:

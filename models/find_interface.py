@@ -9,7 +9,7 @@ import onnx
 from qbpass.models.attention_reads import attention_reads
 from qbpass.models.branches import BRANCH_KEY, holds_attention
 from qbpass.models.cache_layers import find_cache_layers
-from qbpass.models.dataflow import FLOATS, Dataflow
+from qbpass.models.dataflow import FLOATS, INTEGERS, Dataflow
 from qbpass.models.findings import Findings
 from qbpass.models.fixed_sizes import check_sizes
 from qbpass.models.graph_order import subgraphs
@@ -31,7 +31,8 @@ def find_interface(model: onnx.ModelProto) -> Interface:
     states = _find_states(flow, rest, layers.outputs)
     if not layers.kv and not states:
         _add_no_cache(flow, findings)
-    rest = [name for name in rest if all(name != pair.past for pair in states)]
+    replaced = {pair.past for pair in states}
+    rest = [name for name in rest if name not in replaced]
     floats = [name for name in rest if _is_hidden(flow, name)]
     _check_other_streams(flow, layers.cross, states, findings)
     embeddings = flow.inputs_of(layers.kv[0].present_key or "") if layers.kv and floats else frozenset()
@@ -39,9 +40,10 @@ def find_interface(model: onnx.ModelProto) -> Interface:
         _add_hidden(flow, name, name in embeddings, findings)
     claimed = {*layers.outputs, *(pair.present for pair in states)}
     logits, vocabulary = find_logits(flow, claimed, findings)
-    tokens = find_token_inputs(flow, [name for name in rest if name not in floats], vocabulary, findings)
+    tokens = find_token_inputs(flow, [name for name in rest if not _is_hidden(flow, name)], vocabulary, findings)
     _check_tokens(flow, tokens, findings)
     check_sizes(flow, tokens.ids, layers.growing, findings)
+    unplaced = {*floats, *tokens.unknown}
     if flow.exhausted:
         findings.add("SEARCH_LIMIT", "the graph is too tangled to be searched to the end: export the model again")
     return Interface(
@@ -54,7 +56,7 @@ def find_interface(model: onnx.ModelProto) -> Interface:
         cross_kv=layers.cross,
         states=states,
         counters=tokens.counters,
-        others=tuple(name for name in flow.inputs if name in {*floats, *tokens.unknown}),
+        others=tuple(name for name in flow.inputs if name in unplaced),
         problems=findings.problems(),
     )
 
@@ -71,8 +73,15 @@ def _check_branch(model: onnx.ModelProto, findings: Findings) -> None:
 
 
 def _find_states(flow: Dataflow, rest: Sequence[str], claimed: frozenset[str]) -> tuple[StatePair, ...]:
-    inputs = [name for name in rest if flow.elem_type(name) in FLOATS]
-    return find_states(flow, inputs, [name for name in flow.outputs if name not in claimed])
+    """Hidden states are told from states by their token axis: it has the symbol that the token ids have."""
+    tokens = [dim for name in flow.inputs if flow.elem_type(name) in INTEGERS for dim in (flow.shape(name) or [])[1:]]
+    symbols = {dim for dim in tokens if isinstance(dim, str)}
+
+    def has_no_token_axis(name: str) -> bool:
+        return symbols.isdisjoint(dim for dim in flow.shape(name) or () if isinstance(dim, str))
+
+    inputs = [name for name in rest if flow.elem_type(name) in FLOATS and has_no_token_axis(name)]
+    return find_states(flow, inputs, [n for n in flow.outputs if n not in claimed and has_no_token_axis(n)])
 
 
 def _add_no_cache(flow: Dataflow, findings: Findings) -> None:

@@ -57,6 +57,10 @@ def external_entry(initializer: onnx.TensorProto) -> tuple[str, int, int]:
         raise ModelFileError(
             f"initializer {initializer.name!r} is stored outside the graph but names no file: export the model again"
         )
+    if not all(isinstance(text, str) for text in entries.values()):  # bytes, where a string is not UTF-8
+        raise ModelFileError(
+            f"initializer {initializer.name!r} names its external data by what is no text: export the model again"
+        )
     offset = _natural(initializer, "offset", entries.get("offset", "0"))
     length = _natural(initializer, "length", entries["length"]) if "length" in entries else _byte_size(initializer)
     return entries["location"], offset, length
@@ -176,7 +180,14 @@ def _inside(location: str, tensor: str, folder: Path) -> Path:
     if "\0" in location:
         raise ModelFileError(f"{where} has a path with a zero byte: export the model again")
     path = folder / location
-    if not path.resolve().is_relative_to(folder.resolve()):
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve())
+        path.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, or links in a circle
+        raise ModelFileError(
+            f"{where} has a path that can't be followed ({location[:80]!r}): export the model again"
+        ) from error
+    if not inside:
         raise ModelFileError(
             f"{where} ({location!r}) is a link out of the model's folder: put the real file into {folder} "
             "(for example `cp -L`)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from qbpass.models.graph_order import subgraphs
 
 
 def check_nodes(model: onnx.ModelProto, path: Path) -> None:
-    """Raises ModelFileError where a node has a name that is not text, or too few operands or results for its operator.
+    """Raises ModelFileError where a name is not text, an attribute has no type, or a node has too few operands or
+    results for its operator.
 
     Operators without a schema in the onnx package (those of ONNX Runtime) are checked for their names only.
     """
@@ -21,10 +23,14 @@ def check_nodes(model: onnx.ModelProto, path: Path) -> None:
 
 
 def _check(graph: onnx.GraphProto, versions: dict[str, int], path: Path) -> None:
+    _check_text(_declared_names(graph), "an input, output or weight", path)
     for node in graph.node:
-        # protobuf hands out bytes where a string is not UTF-8.
-        if not all(isinstance(text, str) for text in (node.op_type, node.domain, node.name, *node.input, *node.output)):
-            raise ModelFileError(f"{path} is damaged (a node has a name that is not text): download or export it again")
+        _check_text((node.op_type, node.domain, node.name, *node.input, *node.output), "a node", path)
+        if any(attribute.type == onnx.AttributeProto.UNDEFINED for attribute in node.attribute):
+            raise ModelFileError(
+                f"{path} is damaged (node {node.name or node.op_type!r} has an attribute without a type): download or "
+                "export it again"
+            )
         operands, results = _least(node.op_type, versions.get(_domain(node.domain), 0), _domain(node.domain))
         if len(node.input) < operands or len(node.output) < results:
             raise ModelFileError(
@@ -33,6 +39,19 @@ def _check(graph: onnx.GraphProto, versions: dict[str, int], path: Path) -> None
             )
         for subgraph in subgraphs(node):
             _check(subgraph, versions, path)
+
+
+def _declared_names(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from (tensor.name for tensor in graph.initializer)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+
+
+def _check_text(names: Iterable[str], whose: str, path: Path) -> None:
+    # protobuf hands out bytes where a string is not UTF-8.
+    if not all(isinstance(name, str) for name in names):
+        raise ModelFileError(f"{path} is damaged ({whose} has a name that is not text): download or export it again")
 
 
 @cache

@@ -13,7 +13,7 @@ from qbpass.models.errors import ModelFileError
 
 def check_order(graph: onnx.GraphProto, path: Path) -> None:
     """Raises ModelFileError where a graph or subgraph is cyclic, unsorted, not in SSA form or incomplete."""
-    _check(graph, path, outer=frozenset())
+    _check(graph, path, known=set())
 
 
 def node_reads(node: onnx.NodeProto) -> Iterator[str]:
@@ -35,23 +35,29 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
-def _check(graph: onnx.GraphProto, path: Path, outer: frozenset[str]) -> None:
-    known = set(outer) | {v.name for v in graph.input} | {t.name for t in graph.initializer}
-    known.update(t.values.name for t in graph.sparse_initializer)
-    made = {name: node for node in graph.node for name in node.output if name}
+def _check(graph: onnx.GraphProto, path: Path, known: set[str]) -> None:
+    """`known`: tensors of outer graphs. One set for all of them: a body adds its own names and takes them out again."""
+    own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    own.update(t.values.name for t in graph.sparse_initializer)
+    own -= known
+    known |= own
     for node in graph.node:
         for name in node_reads(node):
             if name not in known:
+                made = {output: maker for maker in graph.node for output in maker.output if output}
                 raise ModelFileError(_why(graph, node, name, made, path))
         for subgraph in subgraphs(node):
-            _check(subgraph, path, frozenset(known))
+            _check(subgraph, path, known)
         for name in node.output:
             if name and name in known:
                 raise ModelFileError(f"tensor {name!r} is made twice in {path}: the graph is damaged, export it again")
-            known.update([name] if name else [])
+            if name:
+                known.add(name)
+                own.add(name)
     for value in graph.output:
         if value.name not in known:
             raise ModelFileError(f"output {value.name!r} is made by no node in {path}: export the model again")
+    known -= own
 
 
 def _why(graph: onnx.GraphProto, node: onnx.NodeProto, name: str, made: dict[str, onnx.NodeProto], path: Path) -> str:

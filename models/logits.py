@@ -6,7 +6,7 @@ from collections.abc import Container
 
 import onnx
 
-from qbpass.models.dataflow import CONTRACTIONS, FLOATS, Dataflow, attribute, int_attribute
+from qbpass.models.dataflow import CONTRACTIONS, FLOATS, Dataflow, int_attribute, ints_attribute
 from qbpass.models.findings import Findings
 
 _LAST_ONLY = (
@@ -152,8 +152,7 @@ def _slices_positions(flow: Dataflow, node: onnx.NodeProto) -> bool:
 def _slice_operand(flow: Dataflow, node: onnx.NodeProto, operand: int, name: str) -> list[int] | None:
     """An operand of Slice where it is constant; an attribute before opset 10."""
     if len(node.input) == 1:
-        stated = attribute(node, name)
-        return list(stated) if isinstance(stated, (list, tuple)) else None
+        return ints_attribute(node, name)
     value = flow.constant(node.input[operand]) if len(node.input) > operand and node.input[operand] else None
     return [int(v) for v in value.reshape(-1)] if value is not None and value.dtype.kind in "iu" else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from qbpass.models.cache_updates import LAYOUT
 from qbpass.models.dataflow import FLOATS, SHAPE_OPS, Dataflow
@@ -19,10 +19,11 @@ def find_states(flow: Dataflow, inputs: Sequence[str], outputs: Iterable[str]) -
     that it reaches in the fewest nodes, the closest pair first. A pair has the same type, rank and fixed dimensions.
     """
     outputs = list(outputs)
+    numbers = {name: number for number, name in enumerate(inputs)}
     ways = [
         (distance, abs(number - place), number, place)
         for place, present in enumerate(outputs)
-        for number, distance in _distances(flow, present, inputs)
+        for number, distance in _distances(flow, present, numbers)
     ]
     paired: dict[int, int] = {}
     taken: set[int] = set()
@@ -33,20 +34,17 @@ def find_states(flow: Dataflow, inputs: Sequence[str], outputs: Iterable[str]) -
     return tuple(StatePair(inputs[n], outputs[p], _rank(flow, inputs[n])) for n, p in sorted(paired.items()))
 
 
-def _distances(flow: Dataflow, present: str, inputs: Sequence[str]) -> list[tuple[int, int]]:
+def _distances(flow: Dataflow, present: str, numbers: Mapping[str, int]) -> list[tuple[int, int]]:
     """(number of the input, nodes between) for every fitting input that `present` is computed from."""
-    fitting = {name: number for number, name in enumerate(inputs) if _same_form(flow, name, present)}
     found: dict[int, int] = {}
-    if not fitting:
-        return []
     for distance, node in enumerate(flow.backward(present, lambda n: n.op_type not in SHAPE_OPS)):
-        if distance > _FARTHEST or len(found) == len(fitting):
+        if distance > _FARTHEST:
             break
-        if node.op_type in LAYOUT and distance == 0 and node.input[0] in fitting:
+        if node.op_type in LAYOUT and distance == 0 and node.input[0] in numbers:
             return []  # handed through: no state
         for name in node.input if node.op_type not in SHAPE_OPS else ():
-            if name in fitting:
-                found.setdefault(fitting[name], distance)
+            if name in numbers and _same_form(flow, name, present):
+                found.setdefault(numbers[name], distance)
     return list(found.items())
 
 

@@ -15,7 +15,7 @@ from qbpass.models.fused_slots import is_softmax, operator, takes_count, takes_p
 
 _RESHAPING = frozenset({"Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Flatten"})
 # From positions to angles: no comparison (that is a mask) and no CumSum (that is positions counted from a mask).
-_ANGLES = _RESHAPING | {"Add", "Sub", "Mul", "Div", "Clip", "Transpose", "Concat", "MatMul", "Einsum", "Slice"}
+_ANGLES = _RESHAPING | {"Add", "Sub", "Mul", "Div", "Clip", "Transpose", "Concat", "MatMul", "Einsum", "Slice", "Tile"}
 _EMBEDS = frozenset({"Gather", "GatherND", "GatherBlockQuantized"})
 _PICKS_LOGITS = frozenset({"Neg", "Slice", "Gather", "Range", "Sub"})
 
@@ -77,7 +77,7 @@ def _positions_in_reach(flow: Dataflow, name: str) -> int:
     """0: no positions. Else how many positions there may be: the rows of a table, or 2**63 where they become angles."""
     if flow.elem_type(name) not in INTEGERS or _rank(flow, name) == 0:
         return 0
-    for node, place in flow.forward(name, lambda n, _: n.op_type in _ANGLES):
+    for node, place in flow.forward(name, lambda n, at: n.op_type in _ANGLES or (n.op_type in _EMBEDS and at == 0)):
         if node.op_type in ("Cos", "Sin") or takes_positions(node, place):
             return 2**63
         if node.op_type in _EMBEDS and place == 1:
