@@ -7,6 +7,8 @@ from functools import cache
 
 from onnx import defs
 
+_INT_MAX = 2**31 - 1  # onnx takes versions as C ints
+
 # Operators of the default domain that ONNX Runtime adds to it; ONNX has no schema for them.
 # Source: onnxruntime/core/graph/contrib_ops/contrib_defs.cc.
 _RUNTIMES_OWN = frozenset({"SimplifiedLayerNormalization", "ConstantFill", "GroupNorm"})
@@ -34,7 +36,7 @@ class Signature:
 @cache
 def signature(operator: str, domain: str, opset: int | None) -> Signature | None:
     """The operator's signature at that opset; None where no schema is known, or the opset is newer than this onnx."""
-    if opset is None or (domain == "" and opset > defs.onnx_opset_version()):
+    if opset is None or not 0 < opset < _INT_MAX or (domain == "" and opset > defs.onnx_opset_version()):
         return None
     try:
         schema = defs.get_schema(operator, opset, domain)

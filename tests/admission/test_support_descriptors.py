@@ -13,6 +13,7 @@ from qbpass.admission.admit import admit
 from qbpass.admission.backends.describe import by_output, describe
 from qbpass.admission.backends.descriptor import Descriptor, Operand
 from qbpass.admission.backends.ggml_descriptors import query_to_batch_products
+from qbpass.admission.backends.signatures import version_of
 from qbpass.models.loading import load_graph
 
 
@@ -42,6 +43,7 @@ def test_the_operators_version_is_the_newest_at_the_models_opset() -> None:
     for opset, since in ((12, 6), (13, 13), (18, 13), (23, 13)):
         model = one_node("Tanh", [("x", FLOAT, (2,))], [("y", FLOAT, (2,))], opset=opset)
         assert alone(model).since == since
+    assert version_of("Tanh", "ai.onnx.ml", 2**40) is None, "a number that no C int holds"
     beyond = one_node("Tanh", [("x", FLOAT, (2,))], [("y", FLOAT, (2,))], opset=10_000)
     assert alone(beyond).since is None, "an opset that this onnx does not know could hold a newer version"
 
