@@ -10,7 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from qbpass.admission.admit import admit
+from qbpass.admission.dataflow import Flow
 from qbpass.admission.report import AdmissionReport
+from qbpass.admission.strides.exported_audit import ExportedGraph
 from qbpass.models.decoder import Decoder
 from qbpass.models.digests import file_digest
 from qbpass.models.errors import BundleError
@@ -22,7 +24,8 @@ from qbpass.rewrites.apply import Emission, rewrite_graph
 from qbpass.rewrites.bundle import Bundle, open_bundle
 from qbpass.rewrites.manifest import MANIFEST_FILE, Emit, Interface, Manifest, PlannedSite
 from qbpass.rewrites.plan import Layout, RewritePlan, SitePlan
-from qbpass.rewrites.planner import make_plan
+from qbpass.rewrites.plan_audit import audit_written
+from qbpass.rewrites.planner import check_addresses, make_plan
 
 GRAPHS: dict[Emit, dict[str, Emission]] = {
     "guarded": {"decoder.onnx": "guarded"},
@@ -59,10 +62,13 @@ def write_bundle(
         plan = make_plan(
             frozen, report, layout, spec, phase_mask=phase_mask, max_queries=max_queries, progress=progress
         )
+        models = {}
         for name, emission in GRAPHS[emit].items():
             progress(f"rewriting: {name}")
-            model = rewrite_graph(frozen, plan, emission)
-            (staging / name).write_bytes(model.SerializeToString(deterministic=True))
+            models[emission] = rewrite_graph(frozen, plan, emission)
+            (staging / name).write_bytes(models[emission].SerializeToString(deterministic=True))
+        progress("following the addresses of what is written")
+        check_addresses(audit_written(plan, models, ExportedGraph(Flow.of(frozen))))
         progress("writing the manifest: digests of every file")
         manifest = _manifest(frozen, plan, spec, staging, emit)
         for name in manifest.tokenizer_files:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from qbpass.admission.report import AdmissionReport
+from qbpass.admission.dataflow import Flow
+from qbpass.admission.report import AdmissionReport, Diagnostic
 from qbpass.admission.site import AttentionSite
+from qbpass.admission.strides.exported_audit import ExportedGraph
 from qbpass.models.decoder import Decoder
 from qbpass.models.errors import QbpassError
 from qbpass.models.session import SessionSpec
+from qbpass.rewrites.address_audit import SiteAudit
 from qbpass.rewrites.falsify import SiteFalsifier, tail_rule
 from qbpass.rewrites.head import falsify_head
 from qbpass.rewrites.phases import PREFILL_PHASES
 from qbpass.rewrites.plan import Layout, ProductForm, RewritePlan, SiteForm, SitePlan
+from qbpass.rewrites.plan_audit import FIRST_CALLS, audit_plan
 
 #: QB's forms, cheapest first: only what must be separated is separated.
 FORMS: tuple[tuple[ProductForm, ProductForm], ...] = (
@@ -28,11 +33,16 @@ class RewriteRefused(QbpassError):
     """Some site may not be rewritten, or every form of one was falsified on this machine."""
 
     def __init__(
-        self, message: str, trials: Sequence[dict[str, Any]] = (), report: AdmissionReport | None = None
+        self,
+        message: str,
+        trials: Sequence[dict[str, Any]] = (),
+        report: AdmissionReport | None = None,
+        problems: Sequence[Diagnostic] = (),
     ) -> None:
         super().__init__(message)
         self.trials = tuple(trials)
         self.report = report
+        self.problems = tuple(problems)  # what an address audit found (address_audit.py)
 
 
 def make_plan(
@@ -47,8 +57,9 @@ def make_plan(
 ) -> RewritePlan:
     """A plan for every site of an admitted decoder. Runs the falsifier once for each distinct kind of site.
 
-    Raises RewriteRefused with the codes, with the witness that falsified the last form, or where the layout is to be
-    active in prefill: the reference evaluates its prompt in one call of the exported layout, and so must a rewrite.
+    Raises RewriteRefused with the codes, with the witness that falsified the last form, with the address that a site
+    reads wrongly, or where the layout is to be active in prefill: the reference evaluates its prompt in one call of the
+    exported layout, and so must a rewrite.
     """
     if phase_mask & PREFILL_PHASES:
         raise RewriteRefused(
@@ -56,6 +67,10 @@ def make_plan(
             "call: leave 1 and 4 out of --phase-mask"
         )
     sites = _admitted_sites(report)
+    exported = ExportedGraph(Flow.of(frozen))
+    progress("following the addresses that each site reads")
+    first = tuple(SitePlan(site, SiteForm()) for site in sites)
+    check_addresses(audit_plan(frozen, RewritePlan(layout, phase_mask, max_queries, first), exported, FIRST_CALLS))
     chosen: dict[tuple[Any, ...], tuple[SiteForm, dict[str, Any]]] = {}
     plans = []
     for site in sites:
@@ -68,21 +83,53 @@ def make_plan(
         plans.append(SitePlan(site, form, evidence))
     progress("trying the language-model head")
     head = falsify_head(frozen, spec)
-    return RewritePlan(layout, phase_mask, max_queries, tuple(plans), head["form"], head)
+    plan = RewritePlan(layout, phase_mask, max_queries, tuple(plans), head["form"], head)
+    progress("following the addresses of the chosen forms")
+    return _with_addresses(plan, audit_plan(frozen, plan, exported))
+
+
+def check_addresses(audits: Mapping[str, SiteAudit]) -> None:
+    """Raises RewriteRefused with every problem, the first one named."""
+    distinct = {id(audit): audit for audit in audits.values()}.values()  # sites of one kind share their audit
+    problems = [problem for audit in distinct for problem in audit.problems]
+    if problems:
+        code, seen = problems[0].code, problems[0].evidence
+        raise RewriteRefused(
+            f"{problems[0].site} does not read what it must ({code}: {problems[0].message}; {seen['graph']} graph, "
+            f"{seen['queries']} row(s) behind {seen['past']}): this graph can't be rewritten",
+            problems=problems,
+        )
+
+
+def _with_addresses(plan: RewritePlan, audits: Mapping[str, SiteAudit]) -> RewritePlan:
+    """The plan with a summary of each site's audit as evidence."""
+    check_addresses(audits)
+    summaries = {id(audit): audit.summary() for audit in audits.values()}
+    sites = tuple(
+        replace(entry, evidence={**entry.evidence, "addresses": summaries[id(audits[entry.site.name])]})
+        for entry in plan.sites
+    )
+    return replace(plan, sites=sites)
 
 
 def _admitted_sites(report: AdmissionReport) -> list[AttentionSite]:
     sites = [entry.site for entry in report.sites if entry.admitted and entry.site is not None]
     if not report.admitted:
-        codes = sorted(
-            {d.code for s in report.sites for d in s.diagnostics} | {d.code for d in report.graph_diagnostics}
-        )
-        raise RewriteRefused(
-            f"{len(report.sites) - len(sites)} of {len(report.sites)} attention sites are refused "
-            f"({', '.join(codes)}): see `qbpass admit` for each site's reason",
-            report=report,
-        )
+        raise RewriteRefused(f"{_refused(report, len(sites))}: see `qbpass admit` for the reasons", report=report)
     return sites
+
+
+def _refused(report: AdmissionReport, admitted: int) -> str:
+    of_sites = sorted({d.code for site in report.sites for d in site.diagnostics})
+    of_graph = sorted({d.code for d in report.graph_diagnostics})
+    parts = []
+    if admitted < len(report.sites):
+        parts.append(
+            f"{len(report.sites) - admitted} of {len(report.sites)} attention sites are refused ({', '.join(of_sites)})"
+        )
+    if of_graph:
+        parts.append(f"the graph is refused ({', '.join(of_graph)})")
+    return " and ".join(parts) or "no attention site was found"
 
 
 def choose_form(falsifier: SiteFalsifier, layout: Layout) -> tuple[SiteForm, dict[str, Any]]:

@@ -34,7 +34,8 @@ class Chains:
 
     def text(self, chain: Ids) -> tuple[str, ...]:
         """Every chain that occurs, first operation first."""
-        return tuple(sorted(", ".join(self._chains[number]) for number in np.unique(chain)))
+        numbers = np.flatnonzero(np.bincount(chain))
+        return tuple(sorted(", ".join(self._chains[number]) for number in numbers)) or ("",)
 
     def _number(self, chain: tuple[str, ...]) -> int:
         if chain not in self._chains:

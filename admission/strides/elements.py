@@ -143,11 +143,17 @@ class Elements:
 
     def grouped(self, ids: Ids) -> list[tuple[Record, Ids, Ids]]:
         """(record, places in `ids`, places in the record) of flat `ids`, one entry for each record they come from."""
-        if ids.size and (ids.min() < 1 or ids.max() >= self._ends[-1]):
+        if not ids.size:
+            return []
+        lowest, highest = int(ids.min()), int(ids.max())
+        if lowest < 1 or highest >= self._ends[-1]:
             raise UntracedError("holds numbers that are no elements of this call")
+        first, last = np.searchsorted(self._bounds, (lowest, highest), side="right") - 1
+        if first == last:
+            return [(self._records[first], np.arange(ids.size), ids - self._ends[first])]
         owner = np.searchsorted(self._bounds, ids, side="right") - 1
         found = []
-        for index in np.unique(owner):
+        for index in np.flatnonzero(np.bincount(owner)):
             places = np.flatnonzero(owner == index)
             found.append((self._records[index], places, ids[places] - self._ends[index]))
         return found

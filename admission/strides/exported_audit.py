@@ -34,6 +34,8 @@ class ExportedGraph:
         self.flow = flow
         self.cutter = GraphCutter(flow.model, flow.nodes)
         self._masks: dict[str, MaskRows] = {}
+        self._audits: dict[tuple[AttentionSite, Call], CallAudit] = {}
+        self._steps: dict[AttentionSite, tuple[Call, Steps]] = {}
 
     def mask(self, site: AttentionSite) -> MaskRows | None:
         if site.mask is None:
@@ -93,10 +95,12 @@ class ExportedGraph:
         return size
 
     def audit(self, site: AttentionSite, calls: Iterable[Call]) -> list[CallAudit]:
-        """One audit a call: addresses, scale, and the rows of the mask."""
-        return [self._audit(site, call, last) for call, last in _with_last(list(calls))]
+        """One audit a call: addresses, scale, and the rows of the mask. Each is made once."""
+        chosen = list(calls)
+        self._audits |= {(site, call): self._audit(site, call) for call in chosen if (site, call) not in self._audits}
+        return [self._audits[site, call] for call in chosen]
 
-    def _audit(self, site: AttentionSite, call: Call, padding: bool) -> CallAudit:
+    def _audit(self, site: AttentionSite, call: Call) -> CallAudit:
         place = Place(site, call, EXPORTED)
         try:
             subject = exported_subject(self.cutter, site, call, self.mask_shape(site, call), self.size_of(site, call))
@@ -106,9 +110,21 @@ class ExportedGraph:
         problems = [
             *audit.problems,
             *self._scale_problems(place, audit.steps),
-            *self._mask_problems(place, audit, padding),
+            *self._changing_steps(place, audit.steps),
+            *self._mask_problems(place, audit),
         ]
         return CallAudit(place, audit.operations, tuple(problems), audit.steps)
+
+    def _changing_steps(self, place: Place, steps: Steps | None) -> list[Diagnostic]:
+        """A row goes through the same operations, with the same numbers, in every call: alone as in a block."""
+        if steps is None:
+            return []
+        call, first = self._steps.setdefault(place.site, (place.call, steps))
+        return [
+            place.problem("STEPS", f"{where}: {chains[0]}, and {first[where][0]} in a call of {call}", where=where)
+            for where, chains in steps.items()
+            if chains != first[where]
+        ]
 
     def _scale_problems(self, place: Place, steps: Steps | None) -> list[Diagnostic]:
         """Whether the constant factors multiply to the site's scale, the one in front of Q included."""
@@ -123,18 +139,14 @@ class ExportedGraph:
         message = f"the factors on the scores multiply to {found:.6g}, the site's scale is {site.scale:.6g}"
         return [place.problem("SCALE", message, found=found, scale=site.scale)]
 
-    def _mask_problems(self, place: Place, audit: CallAudit, padding: bool) -> list[Diagnostic]:
+    def _mask_problems(self, place: Place, audit: CallAudit) -> list[Diagnostic]:
         rows = self.mask(place.site)
         if rows is not None:
             hidden_where = any(f"{MASK_CHOSEN} yes" in chain for chain in (audit.steps or {}).get("score", ()))
-            return list(rows.problems(place, padding=padding, hidden_where=hidden_where))
+            return list(rows.problems(place, hidden_where=hidden_where))
         if place.call.queries == 1:
             return []
         return [place.problem("MASK_AHEAD", "there is no mask, so each row sees the keys of the rows behind it")]
-
-
-def _with_last(calls: list[Call]) -> list[tuple[Call, bool]]:
-    return [(call, at == len(calls) - 1) for at, call in enumerate(calls)]
 
 
 def element_size(site: AttentionSite) -> int:

@@ -51,12 +51,10 @@ class MaskRows:
             model = _with_padding(model, self.interface.attention_mask, call, padded)
         return CallTrace(model, self.interface, call).value(self.mask)
 
-    def problems(self, place: Place, *, padding: bool = False, hidden_where: bool = False) -> Iterator[Diagnostic]:
-        """The first problem of a call. padding: also with single tokens padded away. hidden_where: what a boolean mask
-        holds where a key is hidden.
-        """
+    def problems(self, place: Place, *, hidden_where: bool = False) -> Iterator[Diagnostic]:
+        """The first problem of a call. hidden_where: what a boolean mask holds where a key is hidden."""
         call = place.call
-        for padded in (None, *(sorted({0, call.past - 1, call.past}) if padding and call.past else ())):
+        for padded in (None, *sorted({0, call.past - 1} if call.past else ())):
             block = self._rows(call, padded)
             for row in range(call.queries):
                 alone = self._rows(Call(1, call.past + row), padded)

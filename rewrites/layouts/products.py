@@ -56,7 +56,8 @@ def emit_av(builder: NodeBuilder, probs: Any, value_nHD: Any, form: ProductForm)
     folded = builder.node("Concat", [builder.ints(heads, -1), sizes[1]], "av/folded", axis=0, dtype="int64")
     mixed = _matmul(builder, builder.reshape(probs, folded, "av/rows"), value_nHD, "av", alpha=1.0, transBatchB=1)
     unfolded = builder.node("Concat", [sizes[0], builder.ints(1, width)], "av/unfolded", axis=0, dtype="int64")
-    return builder.reshape(mixed, unfolded, "av/out")
+    # A segment may have no rows, and a 0 in Reshape's target otherwise stands for the operand's own size.
+    return builder.node("Reshape", [mixed, unfolded], "av/out", dtype=mixed.dtype, allowzero=1)
 
 
 def _matmul(builder: NodeBuilder, a: Any, b: Any, name: str, **attrs: Any) -> Any:
