@@ -122,6 +122,16 @@ def test_sizes_and_types_are_those_that_onnxruntime_gives_out(name: str) -> None
     assert [entry.elem_type for entry in found] == [FLOAT] * results
 
 
+@pytest.mark.parametrize(
+    ("operator", "query"), [("MultiHeadAttention", (1, 3, 4, 3, 8)), ("DecoderMaskedMultiHeadAttention", (1, 3, 96))]
+)
+def test_what_is_packed_is_a_third_of_its_operand(operator: str, query: Shape) -> None:
+    """By the operators' schemas: the CPU provider runs neither."""
+    node = helper.make_node(operator, ["q"], ["o", "k", "v"], domain="com.microsoft", num_heads=4)
+    found = output_types(node, {"q": TensorInCall(FLOAT, query)}, {"com.microsoft": 1})
+    assert [entry.shape for entry in found] == [(1, 3, 32), (1, 4, 3, 8), (1, 4, 3, 8)]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_damaged_node_has_unknown_sizes(name: str) -> None:
     operator, attributes, operands, results = CASES[name]
