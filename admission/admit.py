@@ -13,12 +13,13 @@ from qbpass.admission.subject import Subject
 from qbpass.models.decoder import Decoder
 
 
-def admit(decoder: Decoder) -> AdmissionReport:
+def admit(decoder: Decoder, flow: Flow | None = None) -> AdmissionReport:
     """Says of each attention, in layer order, whether it may be rewritten, and if not why not. Changes nothing.
 
     What the runtime could not feed or the whole graph does to its rows is said beside: it refuses the graph.
+    flow: the decoder's, where the caller has it; tracing a graph's calls is most of the work.
     """
-    flow = Flow.of(decoder)
+    flow = flow or Flow.of(decoder)
     found = discover_in(flow)
     sites = tuple(report.site for report in found if report.site is not None)
     name = decoder.path.name

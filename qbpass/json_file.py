@@ -13,15 +13,14 @@ from typing import Any
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write `value` to `path`; `-` is stdout. NaN and infinities, which JSON does not have, raise ValueError."""
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if str(path) == "-":
-        sys.stdout.write(text)
-        return
-    write_text(path, text)
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write beside `path`, then move: a reader finds the old file or the new one. A device is written to."""
+    """Write beside `path`, then move: a reader finds the old file or the new one. `-` is stdout."""
+    if str(path) == "-":
+        sys.stdout.write(text)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")

@@ -37,6 +37,7 @@ def admit(
     Exit code: 0 all admitted, 1 some refused, 2 unusable input.
     """
     from qbpass.admission.admit import admit as admit_decoder
+    from qbpass.admission.dataflow import Flow
     from qbpass.reports.admission_document import admission_document
     from qbpass.reports.admission_page import admission_page
     from qbpass.reports.looked_at import LookedAt
@@ -45,12 +46,13 @@ def admit(
     if sum(printed) > 1:
         raise OptionError("--json - and --html - would both go to stdout: give one of them a file")
     with Steps() as steps, _decoder(model, as_exported, provider, threads, steps) as decoder:
-        report, looked_at = admit_decoder(decoder), LookedAt.of(decoder, model)
+        flow = Flow.of(decoder)
+        report, looked_at = admit_decoder(decoder, flow), LookedAt.of(decoder, model)
         if json is not None:
             write_json(json, admission_document(report, decoder, looked_at).to_json())
         if html is not None:
             steps.text("drawing the page")
-            write_text(html, admission_page(report, decoder, looked_at))
+            write_text(html, admission_page(report, decoder, looked_at, flow))
     if not any(printed):
         show_admission(report, looked_at, every_site=every_site)
     raise typer.Exit(0 if report.admitted else 1)

@@ -21,6 +21,7 @@ from qbpass.reports.refusals import evidence_lines, of_graph, refusals
 from qbpass.reports.site_drawings import DRAWN, draw_groups
 
 if TYPE_CHECKING:
+    from qbpass.admission.dataflow import Flow
     from qbpass.admission.report import AdmissionReport
     from qbpass.models.decoder import Decoder
     from qbpass.reports.looked_at import LookedAt
@@ -40,10 +41,12 @@ _COLUMNS: tuple[tuple[str, str, bool], ...] = (
 )
 
 
-def admission_page(report: AdmissionReport, decoder: Decoder, looked_at: LookedAt) -> str:
-    """The page's text."""
+def admission_page(report: AdmissionReport, decoder: Decoder, looked_at: LookedAt, flow: Flow | None = None) -> str:
+    """The page's text. flow: the decoder's, where the caller has it."""
+    from qbpass.admission.dataflow import Flow
+
     groups = grouped(report.sites)
-    drawn = draw_groups(groups, decoder)
+    drawn = draw_groups(groups, flow or Flow.of(decoder))
     return (
         _environment()
         .get_template("admission.html")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
+from qbpass.models.dataflow import SHAPE_OPS
 from qbpass.reports.node_index import NodeIndex, data_operands
 from qbpass.reports.picture import Box, Line, Picture
 from qbpass.reports.plain import tail, visible
@@ -29,6 +30,7 @@ _CALLED = {
     "present_value": "present values",
 }
 _NEW = {"past_key": "new keys", "past_value": "new values"}
+_OPERANDS = ("q", "k", "v", "past_key", "past_value")
 _RESULTS = ("output", "present_key", "present_value")
 #: Evidence that lists what a node reads, as against what is wrong.
 _LISTINGS = frozenset({"inputs", "qk_operands", "av_operands", "operator"})
@@ -78,7 +80,24 @@ def _whole(facts: AttentionFacts, output: str, index: NodeIndex) -> Subject:
         if part in ("present_key", "present_value") and name in made
     }
     ends.pop(output, None)
-    return Subject({output: "output"}, ends, leaving, cache=cache)
+    own = {facts.tensors[part] for part in _OPERANDS if part in facts.tensors} | {name for name in ends if name in made}
+    return Subject({output: "output"}, ends, leaving, _between(own, output, index), cache)
+
+
+def _between(own: Collection[str], output: str, index: NodeIndex) -> Collection[str] | None:
+    """Tensors on the way from the attention's own to its output. What is added to the scores comes from elsewhere."""
+    graph: nx.DiGraph = nx.DiGraph()
+    pending, seen = [output], {output}
+    while pending and len(seen) < _UPSTREAM_LIMIT:
+        tensor = pending.pop()
+        maker = index.node(tensor)
+        for read in data_operands(maker) if maker is not None and maker.op_type not in SHAPE_OPS else ():
+            graph.add_edge(read, tensor)
+            if read not in seen and read not in own:
+                seen.add(read)
+                pending.append(read)
+    found = [tensor for tensor in own if tensor in graph]
+    return set().union(*(nx.descendants(graph, tensor) | {tensor} for tensor in found)) if found else None
 
 
 def _called(part: str) -> str:

@@ -50,10 +50,10 @@ class Group:
         if len(self.sites) == 1:
             return visible(self.first.name, 80)
         layers = sorted({site.layer for site in self.sites if site.layer >= 0})
-        if not layers:
-            return f"{len(self.sites)} of no layer"
-        several = f" ({len(self.sites)} sites)" if len(layers) != len(self.sites) else ""
         part = "" if self.cells.part == "attention" else f"{self.cells.part}, "
+        if not layers:
+            return f"{part}{len(self.sites)} of no layer"
+        several = f" ({len(self.sites)} sites)" if len(layers) != len(self.sites) else ""
         return f"{part}layer{'s' * (len(layers) > 1)} {_ranges(layers)}{several}"
 
 

@@ -14,7 +14,8 @@ import networkx as nx
 
 from qbpass.reports.picture import Picture
 
-SWEEPS = 24
+SWEEPS, SWAPS = 24, 3
+FULL_ROW = 6
 DUMMY_WIDTH = 14.0
 DUMMY_PULL = 8.0  # of a dummy on another: long lines stay straight
 
@@ -37,9 +38,9 @@ def lay_out(picture: Picture, widths: Mapping[str, float], gap: float) -> Layout
     rows = _rows(picture)
     chains = [_chain(index, line.source, line.target, rows) for index, line in enumerate(picture.lines)]
     graph: nx.Graph = nx.Graph()
-    graph.add_nodes_from(box.key for box in picture.boxes)
-    for chain in chains:
+    for chain in chains:  # lines first: rows begin in the order of operands
         graph.add_edges_from(pairwise(chain))
+    graph.add_nodes_from(box.key for box in picture.boxes)
     row_of = {node: rows[node] if isinstance(node, str) else node[1] for node in graph}
     order = _order(graph, row_of)
     wide = {node: widths[node] if isinstance(node, str) else DUMMY_WIDTH for node in graph}
@@ -67,8 +68,18 @@ def _rows(picture: Picture) -> dict[str, int]:
     for key in nx.topological_sort(graph):
         if key not in height:
             height[key] = min((height[maker] for maker in graph.predecessors(key) if maker in height), default=1) - 1
+    _raise_sources(height, graph)
     top = max(height.values())
     return {key: top - value for key, value in height.items()}
+
+
+def _raise_sources(height: dict[str, int], graph: nx.DiGraph) -> None:
+    """Where a row is too full, every other box that nothing flows to goes up: fused operators have many operands."""
+    for level in sorted(set(height.values())):
+        row = [key for key, value in height.items() if value == level]
+        sources = [key for key in row if graph.in_degree(key) == 0]
+        if len(row) > FULL_ROW:
+            height.update((key, level + 1) for key in sources[1::2])
 
 
 def _chain(index: int, source: str, target: str, rows: Mapping[str, int]) -> list[Node]:
@@ -91,7 +102,21 @@ def _order(graph: nx.Graph, row_of: Mapping[Node, int]) -> list[list[Node]]:
         crossings = _crossings(order, graph)
         if crossings < fewest:
             best, fewest = [list(row) for row in order], crossings
-    return best
+    return _swapped(best, graph, fewest)
+
+
+def _swapped(order: list[list[Node]], graph: nx.Graph, fewest: int) -> list[list[Node]]:
+    """Neighbours in a row change places where that takes away a crossing: barycenters that are equal say nothing."""
+    for _ in range(SWAPS if fewest else 0):
+        for row in order:
+            for at in range(len(row) - 1):
+                row[at], row[at + 1] = row[at + 1], row[at]
+                crossings = _crossings(order, graph)
+                if crossings < fewest:
+                    fewest = crossings
+                else:
+                    row[at], row[at + 1] = row[at + 1], row[at]
+    return order
 
 
 def _sorted_by(row: Sequence[Node], place: Mapping[Node, float], graph: nx.Graph) -> list[Node]:

@@ -39,20 +39,23 @@ class Refusal:
 
 def refusals(groups: Sequence[Group]) -> list[Refusal]:
     """Codes in the order in which they turn up."""
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, list[tuple[Group, Diagnostic]]] = {}
     for group in groups:
         for diagnostic in group.first.diagnostics:
-            found.setdefault(diagnostic.code, []).append(_finding(group, diagnostic))
-    return [_refusal(code, findings) for code, findings in found.items()]
+            found.setdefault(diagnostic.code, []).append((group, diagnostic))
+    return [_refusal(code, [_finding(*one) for one in some[:FINDINGS]], len(some)) for code, some in found.items()]
 
 
 def of_graph(diagnostics: Iterable[Diagnostic]) -> list[Refusal]:
     """Diagnostics of the whole graph, by code."""
-    found: dict[str, list[Finding]] = {}
-    for entry in diagnostics:
-        told = Finding("", visible(entry.message, MESSAGE), evidence_lines(entry.evidence))
-        found.setdefault(entry.code, []).append(told)
-    return [_refusal(code, findings) for code, findings in found.items()]
+    found: dict[str, list[Diagnostic]] = {}
+    for diagnostic in diagnostics:
+        found.setdefault(diagnostic.code, []).append(diagnostic)
+    told = {
+        code: [Finding("", visible(d.message, MESSAGE), evidence_lines(d.evidence)) for d in some[:FINDINGS]]
+        for code, some in found.items()
+    }
+    return [_refusal(code, findings, len(found[code])) for code, findings in told.items()]
 
 
 def evidence_lines(evidence: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
@@ -60,8 +63,8 @@ def evidence_lines(evidence: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     return [(visible(key.replace("_", " "), 60), _lines(plain(value))) for key, value in evidence.items()]
 
 
-def _refusal(code: str, findings: list[Finding]) -> Refusal:
-    return Refusal(code, _meaning(code), findings[:FINDINGS], max(0, len(findings) - FINDINGS))
+def _refusal(code: str, findings: list[Finding], all_findings: int) -> Refusal:
+    return Refusal(code, _meaning(code), findings, all_findings - len(findings))
 
 
 def _meaning(code: str) -> Mapping[str, str]:

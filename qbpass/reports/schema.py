@@ -26,11 +26,14 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _FOLDER = files("qbpass.reports") / "schemas"
 
 
-class _Untitled(GenerateJsonSchema):
-    """Without a title made of each field's name."""
+class _Written(GenerateJsonSchema):
+    """Of what is written: every field is there, defaults too. Without titles made of the fields' names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        return True
 
 
 class SchemaError(QbpassError):
@@ -56,7 +59,7 @@ def made_schema(name: str) -> str:
     """
     module, _, attribute = MODELS[name].partition(":")
     model: type[BaseModel] = getattr(import_module(module), attribute)
-    described = _open(model.model_json_schema(mode="serialization", schema_generator=_Untitled))
+    described = _open(model.model_json_schema(mode="serialization", schema_generator=_Written))
     version = described["properties"]["schema_version"]["const"]
     head = {"$schema": DIALECT, "$id": f"urn:qbpass:schema:{name}:{version}"}
     return json.dumps({**head, **described, "title": f"qbpass {name} --json"}, indent=1, ensure_ascii=False) + "\n"

@@ -16,7 +16,6 @@ from qbpass.reports.site_picture import Tensors, shape_text
 
 if TYPE_CHECKING:
     from qbpass.admission.dataflow import Flow
-    from qbpass.models.decoder import Decoder
 
 DRAWN = 8  # kinds of site
 
@@ -34,11 +33,9 @@ class Drawn:
     without_after: str
 
 
-def draw_groups(groups: Sequence[Group], decoder: Decoder) -> list[Drawn]:
+def draw_groups(groups: Sequence[Group], flow: Flow) -> list[Drawn]:
     """The first site of each of the first DRAWN groups; groups that name no node of the graph are passed over."""
-    from qbpass.admission.dataflow import Flow
-
-    flow, index = Flow.of(decoder), NodeIndex(decoder.model)
+    index = NodeIndex(flow.model)
     found = (_drawn(group, flow, index) for group in groups[:DRAWN])
     return [drawn for drawn in found if drawn is not None]
 

@@ -37,13 +37,13 @@ class Tensors:
 @dataclass(frozen=True)
 class Subject:
     """What to draw. ends: tensor -> what it is called, where the walk back from `outputs` ends. The first output is
-    the attention's; leaving: graph outputs on the way, with what they are called. marked: keys of boxes that decide.
+    the attention's. leaving: graph outputs on the way, with what they are called.
     """
 
     outputs: Mapping[str, str]
     ends: Mapping[str, str]
     leaving: Mapping[str, str] = field(default_factory=dict)
-    marked: Collection[str] = ()
+    within: Collection[str] | None = None  # tensors whose makers are drawn; None: every one's
     cache: Collection[str] = ()  # nodes that join the past and the new rows
     scope: str = ""  # what the names of emitted nodes begin with, which says nothing in a picture
 
@@ -76,13 +76,22 @@ class _Painter:
         while named is None and maker is not None and maker.op_type == "Identity":
             tensor = maker.input[0]
             maker, named = self.index.node(tensor), self.subject.ends.get(tensor)
-        if named is not None or maker is None or len(self.boxes) >= BOX_LIMIT:
-            return self._end(f"in {tensor}", tensor, named or ("weight" if tensor in self.index.weights else "input"))
+        if named is not None or maker is None or not self._is_drawn(tensor):
+            return self._end(f"in {tensor}", tensor, named or self._called(tensor))
         key = node_key(maker)
         if key not in self.boxes:
             self.boxes[key] = self._node(maker)
             pending.append(key)
         return key
+
+    def _is_drawn(self, tensor: str) -> bool:
+        within = self.subject.within
+        return len(self.boxes) < BOX_LIMIT and (within is None or tensor in within)
+
+    def _called(self, tensor: str) -> str:
+        if tensor in self.index.weights:
+            return "weight"
+        return "from elsewhere" if tensor in self.index.makers else "input"
 
     def _read(self, node: onnx.NodeProto, pending: list[str]) -> None:
         for tensor in dict.fromkeys(data_operands(node)):
@@ -102,11 +111,10 @@ class _Painter:
         told = [f"{value:.4g}" for value in scalars[:2]] + _attributes(node)
         role = "cache" if key in self.subject.cache else role_of(node)
         title = visible(node.op_type, 30)
-        return Box(key, title, ", ".join(told) or self._short(key), role, node_hint(node), key in self.subject.marked)
+        return Box(key, title, ", ".join(told) or self._short(key), role, node_hint(node))
 
     def _end(self, key: str, tensor: str, called: str) -> str:
-        marked = tensor in self.subject.marked
-        self.boxes[key] = Box(key, called, tail(tensor, _NAME), "tensor", visible(tensor, _HINT), marked)
+        self.boxes[key] = Box(key, called, tail(tensor, _NAME), "tensor", visible(tensor, _HINT))
         return key
 
     def _short(self, name: str) -> str:
