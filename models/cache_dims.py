@@ -11,7 +11,7 @@ from qbpass.models.dataflow import CONTRACTIONS, FUSED_ATTENTION, Dataflow, Dim,
 
 def kv_heads(flow: Dataflow, cache: Cache) -> int | None:
     """The number of KV heads; None where the graph does not say it."""
-    dim = _dim(flow, cache, 1)
+    dim = _dim(flow, cache, 1 if growth_axis(flow, cache) in (None, 2, 3) else 2)
     if isinstance(dim, int):
         return dim
     node = flow.graph.node[cache.at]

@@ -91,9 +91,9 @@ def _cross(number: int, group: list[Cache]) -> CrossKV:
 
 def _pair(flow: Dataflow, number: int, group: list[Cache], findings: Findings) -> CachePair:
     mine = Findings(flow)
+    key, value = _key_and_value(group, mine)
     for cache in group:
         _check_form(flow, cache, mine)
-    key, value = _key_and_value(group, mine)
     held = key or value or group[0]
     pair = CachePair(
         layer=number,
@@ -157,7 +157,7 @@ def _joint(cache: Cache, findings: Findings, names: list[str]) -> None:
 
 def _check_form(flow: Dataflow, cache: Cache, findings: Findings) -> None:
     name, shape = cache.name, flow.shape(cache.name)
-    if shape is not None and len(shape) != 4:
+    if shape is not None and len(shape) != 4 and len(cache.roles) == 1:
         findings.add(
             "FUSED_KV",
             f"KV input {name!r} has {len(shape)} axes, not 4 {_SHAPES}: export the model with one input for the keys "
@@ -226,7 +226,7 @@ _UNUSUAL = {
 
 def _heads(flow: Dataflow, cache: Cache, findings: Findings) -> int | None:
     heads = kv_heads(flow, cache)
-    if heads is None:
+    if heads is None and findings.empty:  # in a cache of another form it is no wonder
         findings.add(
             "UNKNOWN_HEADS",
             f"the number of KV heads of {cache.name!r} is not in the graph: export it with a fixed number of heads",
@@ -237,7 +237,7 @@ def _heads(flow: Dataflow, cache: Cache, findings: Findings) -> int | None:
 
 def _dim(flow: Dataflow, cache: Cache | None, findings: Findings) -> int | None:
     dim = None if cache is None else head_dim(flow, cache)
-    if cache is not None and dim is None:
+    if cache is not None and dim is None and findings.empty:
         findings.add(
             "UNKNOWN_HEAD_DIM",
             f"the head dimension of {cache.name!r} is not in the graph: export it with a fixed head dimension",

@@ -34,6 +34,9 @@ class Update(Enum):
     PASSED = auto()  # never changed
 
 
+_IN_PLACE = frozenset({Update.SCATTERED, Update.COMPUTED})  # the length stays
+
+
 @dataclass(frozen=True)
 class Successor:
     """axis: the past's own axis that rows are joined along, where one Concat says it."""
@@ -54,15 +57,36 @@ def find_successor(flow: Dataflow, past: str, reads: Sequence[Sequence[Use]] = (
         for name in () if _ends(flow, step.node) else step.node.output:
             if name in flow.outputs:
                 update, axis = _update(flow, step.path())
-                if update is not Update.PASSED:
+                if update is Update.PASSED:
+                    passed = passed or name
+                elif update not in _IN_PLACE or same_form(flow, past, name):
                     return Successor(name, update, axis)
-                passed = passed or name
     for path in reads:
         update, axis = _update(flow, path[:-1])
         if update not in (Update.PASSED, Update.COMPUTED):
             new = _new_rows(flow, path)
             return Successor(new, Update.NEW_ROWS if new else Update.ABSENT, axis)
     return Successor(passed, Update.PASSED)
+
+
+def same_form(flow: Dataflow, past: str, present: str) -> bool:
+    """Whether two tensors have the same type and rank, and no fixed dimension in which they differ."""
+    before, after = flow.shape(past), flow.shape(present)
+    if flow.elem_type(past) != flow.elem_type(present):
+        return False
+    if before is None or after is None:
+        return True
+    pairs = list(zip(before, after, strict=False))
+    return len(before) == len(after) and all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
+
+
+def is_mixed(flow: Dataflow, path: Sequence[Use]) -> bool:
+    """Whether a tensor is computed with values of another input on its way, as a mask over a buffer is."""
+    return any(
+        node.op_type not in LAYOUT | CUTS
+        and any(name in flow.values for at, name in enumerate(node.input) if at != operand)
+        for node, operand in path
+    )
 
 
 def _ends(flow: Dataflow, node: onnx.NodeProto) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from qbpass.models.attention_reads import Read, Role, attention_reads, is_buffered, is_windowed
-from qbpass.models.cache_updates import LAYOUT, Successor, Update, find_successor, given_out
+from qbpass.models.cache_updates import LAYOUT, Successor, Update, find_successor, given_out, is_mixed
 from qbpass.models.dataflow import FLOATS, Dataflow
 
 _QUANTIZED = frozenset(
@@ -65,6 +65,8 @@ def taken_caches(flow: Dataflow) -> tuple[list[Cache], list[str]]:
         after = _successor(flow, past, reads)
         if not reads and after.update in (Update.APPENDED, Update.SHIFTED, Update.SCATTERED):
             reads = attention_reads(flow, past, projections=1)
+        if after.update is Update.PASSED:  # another stream's keys and values are read as they are
+            reads = [read for read in reads if not is_mixed(flow, read.path[:-1])]
         if reads:
             roles = _roles(reads)
             projected, split = any(read.projected for read in reads), all(read.of_a_part for read in reads)

@@ -117,6 +117,11 @@ class Dataflow:
         """Tensors that depend on a graph input. (An initializer that is also listed as an input is a constant.)"""
         return self.dependents(self.inputs)
 
+    @cached_property
+    def values(self) -> frozenset[str]:
+        """Tensors that depend on more of a graph input than its size."""
+        return self.dependents(self.inputs, through_sizes=False)
+
     def dependents(self, tensors: Iterable[str], through_sizes: bool = True) -> frozenset[str]:
         """Every tensor that is one of `tensors` or computed from one, through control-flow bodies, too.
 
@@ -159,13 +164,21 @@ class Dataflow:
         except (TypeError, ValueError):  # a damaged tensor: its bytes are not what its dims and type need
             return None
 
-    def weight_dims(self, tensor: str) -> list[int] | None:
-        """Dims of a tensor made from one initializer, by changes of type, Transpose and Reshape to a constant shape."""
-        tensor = self.source(tensor, frozenset({"Identity", "Cast", "DequantizeLinear"}))
-        if tensor in self.initializers:
-            return list(self.initializers[tensor].dims)
+    def _stored(self, tensor: str) -> onnx.TensorProto | None:
+        """An initializer, or the tensor of a Constant."""
         node = self.maker(tensor)
-        source = self.initializers.get(self.source(node.input[0])) if node is not None and node.input else None
+        if node is None or node.op_type != "Constant":
+            return self.initializers.get(tensor)
+        return next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
+
+    def weight_dims(self, tensor: str) -> list[int] | None:
+        """Dims of a tensor made from a stored one, by a change of type, Transpose, or Reshape to a constant shape."""
+        tensor = self.source(tensor, frozenset({"Identity", "Cast", "DequantizeLinear"}))
+        stored = self._stored(tensor)
+        if stored is not None:
+            return list(stored.dims)
+        node = self.maker(tensor)
+        source = self._stored(self.source(node.input[0])) if node is not None and node.input else None
         if node is None or source is None:
             return None
         if node.op_type == "Transpose":

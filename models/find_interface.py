@@ -80,8 +80,12 @@ def _find_states(flow: Dataflow, rest: Sequence[str], claimed: frozenset[str]) -
     def has_no_token_axis(name: str) -> bool:
         return symbols.isdisjoint(dim for dim in flow.shape(name) or () if isinstance(dim, str))
 
-    inputs = [name for name in rest if flow.elem_type(name) in FLOATS and has_no_token_axis(name)]
+    inputs = [name for name in rest if _may_be_state(flow, name) and has_no_token_axis(name)]
     return find_states(flow, inputs, [n for n in flow.outputs if n not in claimed and has_no_token_axis(n)])
+
+
+def _may_be_state(flow: Dataflow, name: str) -> bool:
+    return flow.elem_type(name) in FLOATS and len(flow.shape(name) or (1, 2)) >= 2
 
 
 def _add_no_cache(flow: Dataflow, findings: Findings) -> None:
@@ -130,14 +134,14 @@ def _check_other_streams(
 
 def _add_hidden(flow: Dataflow, name: str, is_embedding: bool, findings: Findings) -> None:
     rank = len(flow.shape(name) or ())
-    if is_embedding:
+    if is_embedding and rank == 3:
         findings.add(
             "INPUT_EMBEDDINGS",
             f"input {name!r} (float, rank {rank}) holds embeddings of tokens: export the model with token ids "
             "(input_ids) as input",
             name,
         )
-    elif attention_reads(flow, name, projections=1):
+    elif rank == 3 and attention_reads(flow, name, projections=1):
         findings.add(
             "ENCODER_STATES",
             f"input {name!r} (float, rank {rank}) holds another model's hidden states, which attention reads as keys "

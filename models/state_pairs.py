@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from qbpass.models.cache_updates import LAYOUT
-from qbpass.models.dataflow import FLOATS, SHAPE_OPS, Dataflow
+from qbpass.models.cache_updates import LAYOUT, same_form
+from qbpass.models.dataflow import SHAPE_OPS, Dataflow
 from qbpass.models.interface import StatePair
 
 # Nodes between a state and its successor; a whole gated delta rule, unrolled, has fewer.
@@ -43,20 +43,9 @@ def _distances(flow: Dataflow, present: str, numbers: Mapping[str, int]) -> list
         if node.op_type in LAYOUT and distance == 0 and node.input[0] in numbers:
             return []  # handed through: no state
         for name in node.input if node.op_type not in SHAPE_OPS else ():
-            if name in numbers and _same_form(flow, name, present):
+            if name in numbers and same_form(flow, name, present):
                 found.setdefault(numbers[name], distance)
     return list(found.items())
-
-
-def _same_form(flow: Dataflow, past: str, present: str) -> bool:
-    if flow.elem_type(past) not in FLOATS or flow.elem_type(past) != flow.elem_type(present):
-        return False
-    before, after = flow.shape(past), flow.shape(present)
-    if before is None or after is None:
-        return True
-    if len(before) != len(after) or len(before) < 2:
-        return False
-    return all(a == b for a, b in zip(before, after, strict=True) if isinstance(a, int) and isinstance(b, int))
 
 
 def _rank(flow: Dataflow, name: str) -> int | None:

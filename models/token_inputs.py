@@ -17,6 +17,7 @@ _RESHAPING = frozenset({"Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "
 # From positions to angles: no comparison (that is a mask) and no CumSum (that is positions counted from a mask).
 _ANGLES = _RESHAPING | {"Add", "Sub", "Mul", "Div", "Clip", "Transpose", "Concat", "MatMul", "Einsum", "Slice", "Tile"}
 _EMBEDS = frozenset({"Gather", "GatherND", "GatherBlockQuantized"})
+_PICKS = _EMBEDS | {"GatherElements"}
 _PICKS_LOGITS = frozenset({"Neg", "Slice", "Gather", "Range", "Sub"})
 
 
@@ -74,15 +75,17 @@ def _find_positions(flow: Dataflow, names: Sequence[str]) -> str | None:
 
 
 def _positions_in_reach(flow: Dataflow, name: str) -> int:
-    """0: no positions. Else how many positions there may be: the rows of a table, or 2**63 where they become angles."""
+    """0: no positions. Else how many there may be: the rows of a table (1: unknown), 2**63 where they become angles."""
     if flow.elem_type(name) not in INTEGERS or _rank(flow, name) == 0:
         return 0
-    for node, place in flow.forward(name, lambda n, at: n.op_type in _ANGLES or (n.op_type in _EMBEDS and at == 0)):
+    for node, place in flow.forward(name, lambda n, at: n.op_type in _ANGLES or (n.op_type in _PICKS and at == 0)):
         if node.op_type in ("Cos", "Sin") or takes_positions(node, place):
             return 2**63
-        if node.op_type in _EMBEDS and place == 1:
+        if node.op_type in _PICKS and place == 1 and node.input[0] not in flow.values:
             table = flow.weight_dims(node.input[0])
-            if table is not None and len(table) == 2:
+            if table is None:
+                return 1  # a table repeated for every row of the batch
+            if len(table) == 2:
                 return table[0]
     return 0
 
