@@ -3,7 +3,7 @@
 Why it matters: a bias with values of its own (slopes, learned tables, relative positions) enters the sums; a layout
 that moves queries would have to move it along, and no layout has been proven to.
 
-Example: ALiBi: `slope[h] * (key - query)` added to the scores.
+Example: ALiBi: `slope[h] * (key - query)` added to the scores, or given to a fused operator as `attention_bias`.
 """
 
 from __future__ import annotations

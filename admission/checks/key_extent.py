@@ -3,7 +3,8 @@
 Why it matters: a query's key extent decides its bits. If the mask spans another extent than the keys, or the values
 than the keys, then rows are read that serial decoding does not read.
 
-Example: a mask of a static capacity added to scores over the true extent.
+Example: a mask of a static capacity added to scores over the true extent; `is_causal=1` of an Attention whose keys
+are joined outside, which then counts positions from the first key.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Why it matters: in serial decoding no later key exists. Evaluated in one call, a
 later queries' keys reads them, and its row is another one. The mask is worked out for several calls, from sizes,
 positions and an attention mask of ones.
 
-Example: a padding mask alone; no mask at all; a mask that is handed in ready-made.
+Example: a padding mask alone; no mask at all; a mask that is handed in ready-made; MultiHeadAttention with
+`unidirectional=0` and no mask.
 """
 
 from __future__ import annotations

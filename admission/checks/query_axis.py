@@ -4,7 +4,8 @@ length.
 Why it matters: a verification call evaluates several tokens. A fixed number of rows can't be one call's, and rows
 that are not the call's tokens (chunks, packed sequences) must not be split as such.
 
-Example: Q of shape `(1, 9, 1, 64)` in a graph exported for one token a call.
+Example: Q of shape `(1, 9, 1, 64)` in a graph exported for one token a call; PagedAttention, which packs the tokens of
+several streams.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Why it matters: an attention sink takes part in the softmax's sum and is cut off behind it; the extent of the
 softmax is then not the key extent.
 
-Example: `Softmax(Concat(scores, sink))` followed by a Slice that drops the last column.
+Example: `Softmax(Concat(scores, sink))` followed by a Slice that drops the last column; `head_sink` or
+`smooth_softmax=1` of a fused operator.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Why it matters: under a sliding window the zero-weight rows lie in front of a query's keys, too, and the extent
 rules that keep rows exact were measured with rows masked behind them only.
 
-Example: `(key <= query) & (key > query - 4096)` in every other layer.
+Example: `(key <= query) & (key > query - 4096)` in every other layer; `local_window_size=4096` of a fused operator.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Why it matters: vector kernels compute Tanh in lanes and in a scalar tail that may round differently, so a row's
 bits may depend on where it lies in the tensor. No layout has been measured with it.
 
-Example: `50 * Tanh(scores / 50)`.
+Example: `50 * Tanh(scores / 50)`; `softcap=50` of a fused operator.
 """
 
 from __future__ import annotations
