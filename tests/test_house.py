@@ -93,6 +93,8 @@ def test_the_data_that_ships_is_installed() -> None:
 
     assert (files("qbpass") / "data" / "demo_prompts.jsonl").is_file()
     assert (files("qbpass") / "py.typed").is_file()
+    for name in ("schemas/admit.json", "templates/admission.html", "templates/page.css"):
+        assert (files("qbpass.reports") / name).is_file()
 
 
 def test_the_command_is_there_without_onnx_runtime_being_loaded() -> None:

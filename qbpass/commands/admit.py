@@ -48,11 +48,14 @@ def admit(
     with Steps() as steps, _decoder(model, as_exported, provider, threads, steps) as decoder:
         flow = Flow.of(decoder)
         report, looked_at = admit_decoder(decoder, flow), LookedAt.of(decoder, model)
-        if json is not None:
-            write_json(json, admission_document(report, decoder, looked_at).to_json())
+        document = None if json is None else admission_document(report, decoder, looked_at).to_json()
         if html is not None:
             steps.text("drawing the page")
-            write_text(html, admission_page(report, decoder, looked_at, flow))
+        page = None if html is None else admission_page(report, decoder, looked_at, flow)
+    if json is not None and document is not None:
+        write_json(json, document)
+    if html is not None and page is not None:
+        write_text(html, page)
     if not any(printed):
         show_admission(report, looked_at, every_site=every_site)
     raise typer.Exit(0 if report.admitted else 1)

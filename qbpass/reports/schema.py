@@ -20,6 +20,7 @@ from qbpass.models.errors import QbpassError
 #: report -> the pydantic model of its JSON, as module:class. The name is the command's.
 MODELS = {
     "admit": "qbpass.reports.admission_document:AdmissionDocument",
+    "probe": "qbpass.admission.probes.report:ProbeReport",
     "qualify": "qbpass.evidence.report:QualificationReport",
 }
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
