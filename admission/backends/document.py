@@ -6,13 +6,13 @@ from typing import Any
 
 from qbpass.admission.backends.answers import Answer, Refutation, SupportReport
 
-SCHEMA = 1
+SCHEMA_VERSION = 1  # qbpass/reports/support_model.py
 
 
 def support_document(report: SupportReport) -> dict[str, Any]:
     """The form `qbpass support --json` writes: one entry for each refutation, one for each descriptor without any."""
     return {
-        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
         "backend": report.backend,
         "project": report.project,
         "version": report.version,

@@ -22,19 +22,20 @@ MODELS = {
     "admit": "qbpass.reports.admission_document:AdmissionDocument",
     "probe": "qbpass.admission.probes.report:ProbeReport",
     "qualify": "qbpass.evidence.report:QualificationReport",
+    "support": "qbpass.reports.support_model:SupportModel",
 }
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _FOLDER = files("qbpass.reports") / "schemas"
 
 
 class _Written(GenerateJsonSchema):
-    """Of what is written: every field is there, defaults too. Without titles made of the fields' names."""
+    """Of what is written: a field with a default is there too, unless it is left out where it is None."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
     def field_is_required(self, field: Any, total: bool) -> bool:
-        return True
+        return field.get("schema", {}).get("default", field) is not None
 
 
 class SchemaError(QbpassError):

@@ -71,7 +71,7 @@ def test_the_document_has_the_promised_form(qbpass_run: Run, tmp_path: Path) -> 
     model = saved(group_query(), tmp_path)
     table = table_file(tmp_path, "1.30.0", TANH)
     found = told(qbpass_run, model, "--backend", "ort-cuda", "--kernel-table", table, code=1)
-    assert (found["schema"], found["backend"], found["verdict"]) == (1, "ort-cuda", "false")
+    assert (found["schema_version"], found["backend"], found["verdict"]) == (1, "ort-cuda", "false")
     (answer,) = found["answers"]
     assert {"site", "operator", "verdict", "rule", "versions", "evidence"} <= set(answer)
     assert answer["operator"] == "com.microsoft::GroupQueryAttention"

@@ -16,6 +16,7 @@ from test_arms_table import arm
 from test_arms_table import report as qualification
 
 from qbpass.reports.schema import DIALECT, MODELS, made_schema, schema_names, shipped_schema
+from qbpass.reports.support_model import SupportModel
 from qbpass.rewrites.bundle import Bundle
 
 Run = Callable[..., Any]
@@ -80,6 +81,17 @@ def test_reports_of_other_graphs_fit_it_too(
 def test_a_qualification_fits_its_schema(tiny_bundle: Bundle) -> None:
     found = qualification(R=arm(3), C_QB=arm(2)).model_copy(update={"recipe": tiny_bundle.manifest.recipe})
     validator("qualify").validate(found.to_json())
+
+
+def test_what_a_backend_is_asked_fits_its_schema_and_nothing_is_supported(tiny_eager: Path, qbpass_run: Run) -> None:
+    """Against the model too, which refuses fields that it does not name."""
+    answer = qbpass_run("support", tiny_eager, "--backend", "ort-cuda", "--as-exported", "--json", "-")
+    found = json.loads(answer.out)
+    validator("support").validate(found)
+    SupportModel.model_validate(found)
+    for verdict in ("true", True, None):
+        changed = found | {"answers": [found["answers"][0] | {"verdict": verdict}]}
+        assert not validator("support").is_valid(changed)
 
 
 @pytest.mark.parametrize("part", ["", "graph", "interface", "sites.0", "sites.0.facts", "sites.0.facts.tensors.q"])
