@@ -89,6 +89,9 @@ class Softmax:
 
 Record = Leaf | Number | Step | Sum | Choice | Product | Softmax
 
+#: Elements of one trace, and of one tensor: a graph from a stranger may ask for any number.
+ELEMENT_LIMIT = 1 << 24
+
 
 class Elements:
     """Every element of one traced call. Numbers start at 1, in the order in which they were made."""
@@ -132,6 +135,8 @@ class Elements:
 
     def _add(self, record: Record, shape: tuple[int, ...]) -> Ids:
         first, count = self._ends[-1], math.prod(shape)
+        if first + count > ELEMENT_LIMIT:
+            raise UntracedError(f"makes more than {ELEMENT_LIMIT:,} elements in a tiny call")
         self._records.append(record)
         self._ends.append(first + count)
         self.__dict__.pop("_bounds", None)

@@ -7,6 +7,7 @@ they are. Products, sums, softmax and their like are replaced by operators that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
-from qbpass.admission.strides.elements import Elements, Ids, UntracedError
+from qbpass.admission.strides.elements import ELEMENT_LIMIT, Elements, Ids, UntracedError
 from qbpass.admission.strides.node_kinds import CASTS, LAYOUT, SIZES, UNARY, data_operands
 from qbpass.admission.strides.operands import Memory
 
@@ -72,22 +73,38 @@ def _check_operators(model: onnx.ModelProto, results: Mapping[str, Array]) -> No
 
 
 def _recording(elements: Elements) -> list[type[OpRun]]:
-    """Operators that record instead of computing where an operand is traced."""
-    return [
-        type(op_type, (OpRun,), {"op_domain": domain, "_run": _runner(elements, recorder, domain, op_type)})
-        for (domain, op_type), recorder in _RECORDERS.items()
-    ]
+    """Operators that record instead of computing where an operand is traced, and growing ones with a bound."""
+    runners = {key: _runner(elements, recorder, *key) for key, recorder in _RECORDERS.items()}
+    made: list[int] = []
+    runners |= {("", op_type): _bounded(op_type, count, made) for op_type, count in _GROWING.items()}
+    return [type(name, (OpRun,), {"op_domain": domain, "_run": run}) for (domain, name), run in runners.items()]
 
 
 def _runner(elements: Elements, recorder: Recorder, domain: str, op_type: str) -> Callable[..., tuple[Array, ...]]:
     def run(self: OpRun, *operands: Array, **attributes: Any) -> tuple[Array, ...]:
         if any(operand is not None and operand.dtype == _TRACED for operand in operands):
             return (recorder(elements, self.onnx_node, *operands).astype(_TRACED),)
-        own = load_op(domain, op_type)(self.onnx_node, self.run_params)
-        result: tuple[Array, ...] = own.run(*operands)
-        return result
+        return _as_defined(self, domain, op_type, operands)
 
     return run
+
+
+def _bounded(op_type: str, count: Callable[..., int], made: list[int]) -> Callable[..., tuple[Array, ...]]:
+    """`made`: what all bounded operators of the run have made so far; every tensor is kept to its end."""
+
+    def run(self: OpRun, *operands: Array, **attributes: Any) -> tuple[Array, ...]:
+        made.append(count(*operands))
+        if sum(made) > ELEMENT_LIMIT:
+            raise UntracedError(f"makes more than {ELEMENT_LIMIT:,} elements in a tiny call, by a {op_type}")
+        return _as_defined(self, "", op_type, operands)
+
+    return run
+
+
+def _as_defined(node: OpRun, domain: str, op_type: str, operands: tuple[Array, ...]) -> tuple[Array, ...]:
+    """What the evaluator's own operator gives."""
+    result: tuple[Array, ...] = load_op(domain, op_type)(node.onnx_node, node.run_params).run(*operands)
+    return result
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
@@ -144,6 +161,16 @@ def _unary(elements: Elements, node: onnx.NodeProto, operand: Array, *rest: Arra
         label = f"Cast to {_attribute(node, 'to', 'its type')}"
     return elements.step(label, operand.astype(np.int64))
 
+
+#: Operators whose result may be larger than what they read, and how many elements it has at most.
+_GROWING: dict[str, Callable[..., int]] = {
+    "Concat": lambda *parts: sum(part.size for part in parts),
+    "ConstantOfShape": lambda shape: math.prod(shape.tolist()),
+    "Expand": lambda data, shape: math.prod(np.broadcast_shapes(data.shape, tuple(shape.tolist()))),
+    "Gather": lambda data, indices: data.size * indices.size,
+    "Range": lambda start, limit, delta: abs(int((limit - start) / delta)) if delta else 0,
+    "Tile": lambda data, repeats: data.size * math.prod(repeats.tolist()),
+}
 
 _RECORDERS: dict[tuple[str, str], Recorder] = {
     ("", "MatMul"): _matmul,

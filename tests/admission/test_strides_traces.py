@@ -216,6 +216,12 @@ def test_operands_of_a_product_are_walked_over_shared_axes_with_stride_zero() ->
     assert keys.form == "view"
 
 
+def doubled(graph: Graph, name: str, times: int) -> str:
+    for _ in range(times):
+        name = graph.node("Concat", [name, name], axis=0)
+    return name
+
+
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
@@ -225,6 +231,13 @@ def test_operands_of_a_product_are_walked_over_shared_axes_with_stride_zero() ->
         (lambda g: g.node("Softmax", ["x"], axis=0), "does not run over the last axis"),
         (lambda g: g.node("Gather", [g.constant(np.ones(9)), "x"]), "mixes traced elements"),
         (lambda g: g.node("MatMul", ["x", "x"]), "multiplies"),
+        (
+            lambda g: g.node("Expand", ["x", g.constant([1 << 40, 1, 1])]),
+            "makes more than 16,777,216 elements in a tiny call, by a Expand",
+        ),
+        (lambda g: g.node("Tile", ["x", g.constant([1 << 30, 1 << 30])]), "by a Tile"),
+        (lambda g: g.node("Add", ["x", g.node("ConstantOfShape", [g.constant([1 << 40])])]), "by a ConstantOfShape"),
+        (lambda g: doubled(g, "x", 40), "by a Concat"),
     ],
 )
 def test_what_can_not_be_followed_is_said_and_never_guessed(build: Any, reason: str) -> None:
