@@ -6,6 +6,7 @@ their weights in the outer graph.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import onnx
@@ -15,13 +16,19 @@ from qbpass.models.graph_order import node_reads, subgraphs
 
 BRANCH_KEY = "qbpass.branch"  # metadata of a flat graph: which branch of which If it is
 
-_CONDITION_OPS = frozenset({"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Not", "Gather", "Slice"})
+# From an input, or from the length of a past, to the condition of an If.
+_CONDITION_OPS = frozenset(
+    {
+        "Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Not", "Gather", "Slice", "Shape", "Equal", "Greater",
+        "GreaterOrEqual", "Less", "LessOrEqual",
+    }
+)  # fmt: skip
 
 
 def flatten_merged(model: onnx.ModelProto) -> bool:
     """Makes a merged decoder the flat graph of its branch with a past, in place; False where it is no merged decoder.
 
-    A merged decoder has one If at its top level whose branches hold attention and whose condition is an input.
+    A merged decoder has one If at its top level whose branches hold attention and whose condition comes from one input.
     The branch with a past is the one that reads more of the graph's inputs of rank 3 and more. Inputs and weights that
     only the other branch read are left out of the flat graph. Weights are not touched: external references stay.
     """
@@ -133,9 +140,15 @@ def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def _drop_unread(graph: onnx.GraphProto, read_before: set[str]) -> None:
-    """Inputs and weights that only the other branch read."""
-    kept = _captured(graph) | {value.name for value in graph.output}
+    """The condition, and the inputs and weights that only it and the other branch read."""
+    readers = Counter(name for node in graph.node for name in node_reads(node))
+    readers.update(value.name for value in graph.output)
+    for at in reversed(range(len(graph.node))):
+        node = graph.node[at]
+        if not any(readers[name] for name in node.output) and not read_before.isdisjoint(node.output):
+            readers.subtract(node_reads(node))
+            del graph.node[at]
     for field in (graph.input, graph.initializer):
         for at in reversed(range(len(field))):
-            if field[at].name in read_before and field[at].name not in kept:
+            if field[at].name in read_before and not readers[field[at].name]:
                 del field[at]

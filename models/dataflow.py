@@ -38,6 +38,7 @@ FUSED_ATTENTION = frozenset(
 SHAPE_OPS = frozenset({"Shape", "Size"})
 
 WALK_LIMIT = 4096  # steps of one walk; the longest real one (values repeated for a group of heads) has about 60
+LEAST_STEPS = 200_000  # of all walks together; a real model of 100 layers takes some 40,000
 _SOURCE_LIMIT = 256  # operators that `source` looks through
 
 Dim = int | str | None
@@ -78,7 +79,7 @@ class Dataflow:
         self._maker: dict[str, int] = {}
         self._readers: dict[str, list[tuple[int, int]]] = {}
         self._shapes: dict[str, tuple[Dim, ...] | None] = {}
-        self._steps_left = 200_000 + 2 * len(graph.node)
+        self._steps_left = LEAST_STEPS + 2 * len(graph.node)
         self.exhausted = False
         for index, node in enumerate(graph.node):
             self._maker.update((name, index) for name in node.output if name)

@@ -21,8 +21,10 @@ _Key = tuple[str, str, str]  # domain, name, overload
 def inline_functions(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     """The model with its functions written into its graph; `model` itself where it has none.
 
+    Operators of a function written for another version of ONNX are converted to the graph's.
+
     Raises ModelFileError where functions call themselves, call each other too deep or grow beyond MAX_NODES nodes: a
-    file of a few lines can describe a graph of any size.
+    file of a few lines can describe a graph of any size. And where a function can't be written out.
     """
     if not model.functions:
         return model
@@ -33,12 +35,23 @@ def inline_functions(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
             "export the model without functions"
         )
     try:
-        return onnx.inliner.inline_local_functions(model)
+        flat = onnx.inliner.inline_local_functions(model, convert_version=True)
     except Exception as error:  # the inliner raises private types of its C++ library
         raise ModelFileError(
             f"the functions in {path} can't be written into the graph ({' '.join(str(error).split())[:160]}): export "
             "the model without functions"
         ) from error
+    if flat.functions:
+        raise ModelFileError(
+            f"function {flat.functions[0].name!r} in {path} is written for operator sets that the graph does not "
+            "import: export the model without functions"
+        )
+    known = {_domain(entry.domain) for entry in flat.opset_import}
+    for entry in (entry for function in model.functions for entry in function.opset_import):
+        if _domain(entry.domain) not in known:  # of operators that so far only a function used
+            flat.opset_import.add(domain=entry.domain, version=entry.version)
+            known.add(_domain(entry.domain))
+    return flat
 
 
 @dataclass(frozen=True)

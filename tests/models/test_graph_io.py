@@ -131,6 +131,16 @@ def test_subgraphs_may_capture_what_was_made_before_them(tmp_path: Path) -> None
     assert len(read_graph(save(branches("early"), tmp_path)).graph.node) == 3
 
 
+def test_what_a_subgraph_makes_is_known_in_it_alone(tmp_path: Path) -> None:
+    """Both branches make a tensor of one name, which the outer graph may make later and must not read before."""
+    model = branches("early")
+    model.graph.node.append(helper.make_node("Neg", ["late"], ["inner"]))
+    assert len(read_graph(save(model, tmp_path / "later")).graph.node) == 4
+    model.graph.node[2].input[0] = "inner"
+    model.graph.node[3].input[0] = "y"
+    refuses(save(model, tmp_path / "before"), "'inner' before it is made")
+
+
 def test_subgraphs_that_capture_what_depends_on_them_are_a_cycle(tmp_path: Path) -> None:
     refuses(save(branches("late"), tmp_path), "is cyclic")
 
@@ -147,6 +157,31 @@ def test_external_data_is_never_read_outside_the_models_folder(external: Path) -
     ):
         point_at(external, location)
         refuses(external, says)
+        with pytest.raises(ModelFileError, match=says):
+            read_graph(external, weights="ignored")
+
+
+def test_external_data_with_a_name_that_no_folder_can_hold_is_refused(external: Path) -> None:
+    point_at(external, "a" * 5000)
+    refuses(external, "can't be followed")
+
+
+def test_a_location_that_is_no_text_is_refused(external: Path) -> None:
+    external.write_bytes(external.read_bytes().replace(b"model.onnx.data", b"model.onnx.\xff\xfe\xff\xff"))
+    refuses(external, "by what is no text")
+
+
+@pytest.mark.parametrize("name", ["input_ids", "embedding", "logits", "past.0.key"])
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path, name: str) -> None:
+    path = save(tiny_decoder(1), tmp_path)
+    path.write_bytes(path.read_bytes().replace(name.encode(), b"\xff" * len(name)))
+    refuses(path, "a name that is not text")
+
+
+def test_an_attribute_without_a_type_is_refused(tmp_path: Path) -> None:
+    model = tiny_decoder(1)
+    next(node for node in model.graph.node if node.op_type == "Concat").attribute[0].type = 0
+    refuses(save(model, tmp_path), "attribute without a type")
 
 
 def test_a_link_out_of_the_models_folder_is_refused(external: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tiny_graphs import save, tiny_decoder
 
-from qbpass.models.errors import ModelFileError
-from qbpass.models.loading import find_graph, load_decoder
+from qbpass.models.errors import ContractError, ModelFileError
+from qbpass.models.loading import find_graph, load_decoder, load_graph
 
 
 def write(folder: Path, name: str, content: Any) -> None:
@@ -119,3 +119,62 @@ def test_a_config_of_the_wrong_kind_is_named(tmp_path: Path, content: Any, says:
         load_decoder(path)
     assert "config.json" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_graph_that_is_no_decoder_for_the_runtime_is_loaded_with_its_problems(tmp_path: Path) -> None:
+    path = save(tiny_decoder(2, last_only="gather"), tmp_path)
+    with pytest.raises(ContractError, match="last position only"):
+        load_decoder(path)
+    decoder = load_graph(path)
+    assert [problem.code for problem in decoder.interface.problems] == ["LAST_TOKEN_LOGITS"]
+    assert [pair.past_key for pair in decoder.interface.kv] == ["past.0.key", "past.1.key"]
+    with pytest.raises(ContractError, match="last position only"):
+        _ = decoder.contract
+
+
+def test_weights_need_not_exist_where_a_graph_is_only_looked_at(tmp_path: Path) -> None:
+    path = save(tiny_decoder(1), tmp_path, external=True)
+    (tmp_path / "model.onnx.data").unlink()
+    with pytest.raises(ModelFileError, match="is missing"):
+        load_graph(path)
+    assert len(load_graph(path, weights="ignored").contract.kv) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "taken"),
+    [
+        (["decoder_model.onnx", "decoder_model_merged.onnx", "encoder_model.onnx"], "decoder_model_merged.onnx"),
+        (
+            ["decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx"],
+            "decoder_with_past_model.onnx",
+        ),
+        (["onnx/model.onnx", "onnx/model_q4.onnx", "onnx/model_fp16.onnx"], "onnx/model.onnx"),
+    ],
+)
+def test_of_several_graphs_the_decoder_with_a_past_is_taken(tmp_path: Path, names: list[str], taken: str) -> None:
+    for name in names:
+        save(tiny_decoder(1), (tmp_path / name).parent, Path(name).name)
+    assert find_graph(tmp_path) == tmp_path / taken
+
+
+def test_variants_without_a_usual_name_among_them_are_listed(tmp_path: Path) -> None:
+    for name in ("model_q4.onnx", "model_fp16.onnx"):
+        save(tiny_decoder(1), tmp_path / "onnx", name)
+    with pytest.raises(ModelFileError, match=r"2 graphs \(onnx/model_fp16.onnx, onnx/model_q4.onnx\): name the file"):
+        find_graph(tmp_path)
+
+
+def test_a_genai_pipeline_of_one_graph_is_that_graph_and_of_several_is_listed(tmp_path: Path) -> None:
+    stages = [{"embedding": {"filename": "embeddings.onnx"}}, {"generator": {"filename": "iterator.onnx"}}]
+    write(tmp_path, "genai_config.json", {"model": {"decoder": {"pipeline": stages[:1]}}})
+    assert find_graph(tmp_path) == tmp_path / "embeddings.onnx"
+    write(tmp_path, "genai_config.json", {"model": {"decoder": {"pipeline": stages}}})
+    with pytest.raises(ModelFileError, match=r"pipeline of 2 graphs \(embeddings.onnx, iterator.onnx\)"):
+        find_graph(tmp_path)
+
+
+@pytest.mark.parametrize("decoder", [{}, [], {"pipeline": 3}, {"pipeline": [3, {"a": 4}]}, {"filename": 3}])
+def test_a_genai_folder_that_names_no_graph_says_so(tmp_path: Path, decoder: Any) -> None:
+    write(tmp_path, "genai_config.json", {"model": {"decoder": decoder}})
+    with pytest.raises(ModelFileError, match="names no decoder file"):
+        find_graph(tmp_path)
