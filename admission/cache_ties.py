@@ -22,6 +22,8 @@ _NORMS = frozenset(
 )
 # A walk from an operand back to the KV cache ends here: what lies behind belongs to another layer, or is only a size.
 _BARRIERS = PRODUCTS | _WEIGHT_PRODUCTS | _SIZES | _NORMS | FUSED_ATTENTION | {"Softmax"}
+# From a past to the half or the heads of it that new rows are put to.
+_TAKEN_OUT = frozenset({"Identity", "Concat", "Cast", "Split", "Squeeze", "Gather", "Slice", "Transpose", "Reshape"})
 _STATES_RANK = 3  # (batch, rows, hidden) of an encoder
 
 
@@ -33,7 +35,7 @@ class CacheTie:
     """
 
     pair: CachePair
-    role: str  # "key" | "value"
+    role: str  # "key" | "value"; "either" where one tensor holds both
     tensor: str
     projected: bool = False
 
@@ -53,9 +55,10 @@ class CacheTies:
         self._flow = flow
         self._by_tensor: dict[str, CacheTie] = {}
         for pair in flow.interface.kv:
+            stacked = pair.past_key is not None and pair.past_key == pair.past_value
             for role, past, present in (
-                ("key", pair.past_key, pair.present_key),
-                ("value", pair.past_value, pair.present_value),
+                ("either" if stacked else "key", pair.past_key, pair.present_key),
+                ("either" if stacked else "value", pair.past_value, pair.present_value),
             ):
                 # The present itself, and whatever joins the past with new rows without being the present output.
                 for tensor in (*_names(flow, present), *self._joins(past)):
@@ -81,10 +84,16 @@ class CacheTies:
         return None if found is None else OtherStream(self._others[found], found)
 
     def _joins(self, past: str | None) -> list[str]:
-        if past is None:
-            return []
-        consumers = [node for name in self._flow.aliases(past) for node in self._flow.consumers(name)]
-        return [node.output[0] for node in consumers if node.op_type == "Concat" and len(node.input) > 1]
+        """Tensors in which new rows are put to the past, or to the half of it that is taken out first."""
+        found: list[str] = []
+        pending = [past] if past is not None else []
+        for name in pending:
+            for node in self._flow.consumers(name):
+                if node.op_type == "Concat" and len(node.input) > 1:
+                    found.append(str(node.output[0]))
+                elif node.op_type in _TAKEN_OUT and len(pending) < WALK_LIMIT:
+                    pending.extend(output for output in node.output if output)
+        return found
 
     def _nearest(self, operand: str, passes: Callable[[onnx.NodeProto], bool]) -> CacheTie | None:
         return next((tie for name in self._reached(operand, passes) if (tie := self._by_tensor.get(name))), None)

@@ -59,7 +59,7 @@ def _tied(
     softmax: onnx.NodeProto, products: list[onnx.NodeProto], av: ProductUse, ties: CacheTies, flow: Flow
 ) -> Found:
     """Of several products behind one softmax, the one that reads a present key is QK; the others are position terms."""
-    keys = [(product, tie) for product in products if (tie := ties.find(product.input[1])) and tie.role == "key"]
+    keys = [(product, tie) for product in products if (tie := ties.find(product.input[1])) and tie.role != "value"]
     qk, key = keys[0] if keys else (products[0], None)
     operands = (qk.input[1], av.node.input[1])
     projected = [tie for operand in operands if (tie := ties.find_projected(operand))]

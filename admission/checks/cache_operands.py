@@ -25,7 +25,7 @@ def _reason(found: Found) -> str | None:
         return "the probabilities are the second operand of their product"
     if found.key is None:
         return "the second operand of the QK product is no cached key"
-    if found.value is None or found.value.role != "value":
+    if found.value is None or found.value.role == "key":
         return "the second operand of the AV product is no cached value"
     if found.key.pair != found.value.pair:
         return f"keys are layer {found.key.pair.layer}'s and values layer {found.value.pair.layer}'s"

@@ -44,6 +44,7 @@ class Knobs:
     cross: str = "none"  # none | foreign | states | cache: what a second attention reads
     router: bool = False
     past: bool = True  # whether a past is taken
+    stacked: bool = False  # one past for keys and values, (2, batch, KV heads, past, width)
     quantize: bool = False  # hidden states through one scale for all rows
     linear_layer: bool = False  # a layer behind the attention that carries a state
 
@@ -82,6 +83,11 @@ class SiteGraph:
         writer.output("logits", self.elem_type, knobs.batch, knobs.rows, VOCABULARY)
         contract = DecoderContract("input_ids", "attention_mask", None, "logits", tuple(pairs), VOCABULARY)
         interface = Interface.of(contract)
+        if knobs.stacked:
+            pairs = [
+                replace(CachePair(**vars(p)), past_key=s, past_value=s) for p in pairs for s in [f"past.{p.layer}"]
+            ]
+            interface = replace(interface, kv=tuple(pairs))
         if not knobs.past:
             pairs = [replace(CachePair(**vars(pair)), past_key=None, past_value=None) for pair in interface.kv]
             interface = replace(interface, kv=tuple(pairs))
@@ -94,10 +100,16 @@ class SiteGraph:
         names = [f"{when}.{layer}.{what}" for when in ("past", "present") for what in ("key", "value")]
         dims = {"key": knobs.head_dim, "value": knobs.value_dim or knobs.head_dim}
         for name in names:
-            if name.startswith("past") and not knobs.past:
+            if name.startswith("past") and (knobs.stacked or not knobs.past):
                 continue
             give, rows = (self.writer.input, "past") if name.startswith("past") else (self.writer.output, self.keys)
             give(name, self.elem_type, knobs.batch, knobs.kv_heads, rows, dims[name.rpartition(".")[2]])
+        if knobs.stacked:
+            self.writer.input(f"past.{layer}", self.elem_type, 2, knobs.batch, knobs.kv_heads, "past", knobs.head_dim)
+            for half, what in enumerate(("key", "value")):
+                self.writer.node(
+                    "Gather", [f"past.{layer}", self.writer.constant(half)], f"past.{layer}.{what}", axis=0
+                )
         return KVPair(layer, *names, knobs.kv_heads, dims["key"], dims["value"], self.elem_type)
 
     def layer(self, layer: int, hidden: str, terms: list[str]) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 from site_graphs import Knobs, make_decoder
 
-from qbpass.admission import discover
+from qbpass.admission import admit, discover
 from qbpass.admission.site import AttentionSite
 
 SNAPSHOT = """\
@@ -145,3 +145,10 @@ def test_fused_attention_is_found_inside_a_control_flow_body() -> None:
     fused.CopyFrom(guard)
     (report,) = discover(decoder)
     assert (report.kind, report.layer, report.diagnostics[0].code) == ("gqa", 0, "FUSED_ATTENTION")
+
+
+def test_a_cache_that_stacks_keys_and_values_is_tied_to_its_attention() -> None:
+    decoder = make_decoder(Knobs(stacked=True))
+    (report,) = admit(decoder).sites
+    assert report.layer == 0
+    assert {diagnostic.code for diagnostic in report.diagnostics} == {"CONCAT_FORM", "PRESENT_READ_ELSEWHERE"}
