@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from qbpass.admission.calls.call import Call
-from qbpass.admission.probes.feeds import decoder_feeds
+from qbpass.admission.probes.feeds import decoder_feeds, longer
 from qbpass.admission.probes.trial import RECORDING
 from qbpass.models.decoder import Decoder
 from qbpass.models.errors import ModelFileError
 from qbpass.models.session import PROVIDERS, SessionSpec, one_line, open_session
 
-#: The call that is profiled: a block, behind a window's worth of rows.
-OBSERVED_CALL = Call(4, 64)
+#: The call that is profiled: a block behind a short text.
+OBSERVED_CALL = Call(4, 60)
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,21 @@ def observe_placement(decoder: Decoder, spec: SessionSpec) -> Placement:
     with tempfile.TemporaryDirectory(prefix="qbpass.") as folder:
         session = open_session(decoder.path, spec, profile=Path(folder) / "profile", entries=RECORDING)
         assigned = _assigned(session)
-        try:
-            session.run(None, decoder_feeds(decoder, OBSERVED_CALL))
-        except Exception as error:  # ONNX Runtime raises a family of private types
-            raise ModelFileError(f"{decoder.path} can't be called ({one_line(error)}): export it again") from error
+        _call(session, decoder)
         profile = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     return Placement(PROVIDERS[spec.provider], assigned, _executed(profile))
+
+
+def _call(session: Any, decoder: Decoder) -> None:
+    failure: Exception | None = None
+    for call in longer(OBSERVED_CALL):
+        try:
+            session.run(None, decoder_feeds(decoder, call))
+            return
+        except Exception as error:  # ONNX Runtime raises a family of private types
+            failure = failure or error
+    assert failure is not None
+    raise ModelFileError(f"{decoder.path} can't be called ({one_line(failure)}): export it again") from failure
 
 
 def _assigned(session: Any) -> tuple[PlacedNode, ...] | None:

@@ -23,8 +23,15 @@ COLUMNS = [
     ("differ", True),
     ("where", False),
 ]
-#: Attributes that choose a kernel, in the order in which they are shown.
-TELLING = ("alpha", "transA", "transB", "bits", "block_size", "accuracy_level")
+#: Attributes that choose a kernel, and what they are called in the table.
+TELLING = {
+    "alpha": "alpha",
+    "transA": "transA",
+    "transB": "transB",
+    "bits": "bits",
+    "block_size": "block",
+    "accuracy_level": "level",
+}
 SHAPES_SHOWN = 2
 
 
@@ -84,7 +91,7 @@ def _row(case: ProbedCase) -> list[str]:
 
 
 def _operator(case: ProbedCase) -> str:
-    told = [f"{name} {case.attributes[name]:g}" for name in TELLING if name in case.attributes]
+    told = [f"{short} {case.attributes[name]:g}" for name, short in TELLING.items() if name in case.attributes]
     elsewhere = sorted(provider for provider in case.ran_on if provider != case.provider)
     ran = f" [on {', '.join(elsewhere)}]" if elsewhere else ""
     return case.operator + (f" ({', '.join(told)})" if told else "") + ran

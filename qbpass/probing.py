@@ -66,13 +66,14 @@ def _probe_decoder(path: Path, options: ProbeOptions, steps: Steps) -> ProbeRepo
         _check_past(options, frozen)
         steps.text("reading the recipe")
         recipe = recipe_of(frozen, options.spec).model_dump(mode="json")
+        steps.text("observing placement")
+        placement = observe_placement(frozen, options.spec).to_json()
+        # Before the probes: what can't be called is then said at once.
+        curves = [] if options.past is None else _curves(frozen, bundle, recipe, options.past, bench, steps)
         steps.text("looking at the shapes of every tensor")
         found = list(_cases(frozen, bundle, options.spec))
         cases = _answered([case for _, made, _ in found for case in made], options, bench, steps)
         left = [kind for name, _, kinds in found for kind in left_out_kinds(name, kinds)]
-        steps.text("observing placement")
-        placement = observe_placement(frozen, options.spec).to_json()
-        curves = [] if options.past is None else _curves(frozen, bundle, recipe, options.past, bench, steps)
     return _report(str(path), recipe, options, cases, left, placement, curves)
 
 
@@ -103,7 +104,8 @@ def _cases(
     graph = RunnableGraph("frozen", frozen.model, frozen.folder, lambda call: decoder_feeds(frozen, call))
     seen = observe(graph, spec)
     cases, left = collect(graph, seen)
-    yield graph.name, [*cases, *core_cases(Flow.of(frozen), graph, seen)], left
+    cores, without_case = core_cases(Flow.of(frozen), graph, seen)
+    yield graph.name, [*cases, *cores], [*left, *without_case]
     if bundle is not None:
         active = active_graph(bundle)
         yield active.name, *collect(active, observe(active, spec))

@@ -150,7 +150,7 @@ class Case:
             "probe",
             [_value(*entry, open_dims=form == OPEN) for entry in inputs],
             [_value(r.name, r.elem_type, r.dims, open_dims=form == OPEN) for r in self.results],
-            [numpy_helper.from_array(np.ascontiguousarray(w.array()), w.name) for w in stored],
+            [numpy_helper.from_array(np.asarray(w.array(), order="C"), w.name) for w in stored],
         )
         opsets = [helper.make_opsetid(domain, version) for domain, version in sorted(self.opsets.items())]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)

@@ -18,7 +18,7 @@ from qbpass.admission.probes.fills import NORMAL, Fill
 from qbpass.admission.probes.forms import LOWERED
 from qbpass.admission.probes.sizes import Size
 
-GRAPH = "builtin:operators"
+GRAPH = "builtin"
 MICROSOFT = "com.microsoft"
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
 HEADS, KV_HEADS, WIDTH = 9, 3, 64

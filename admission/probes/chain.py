@@ -12,6 +12,7 @@ from qbpass.admission.probes.blocks import row_cuts, row_of
 from qbpass.admission.probes.case import Case
 from qbpass.admission.probes.probe import Probe, Settings, by_width
 from qbpass.admission.probes.trial import Carried, Cut, Feeds, Run, Trial, View
+from qbpass.models.dataflow import attribute
 
 PASTS = (*range(1, 18), 31, 32, 63, 64, 100, 255, 256, 736)
 
@@ -21,7 +22,7 @@ def _applies(case: Case) -> bool:
 
 
 def _trials(case: Case, settings: Settings) -> Iterator[Trial]:
-    for past in PASTS:
+    for past in _pasts(case):
         for seed in settings.seeds[:1]:
             for width in settings.widths:
                 block = case.draw(width, past + width, np.random.default_rng((seed, past)))
@@ -33,6 +34,12 @@ def _trials(case: Case, settings: Settings) -> Iterator[Trial]:
                     if row == width - 1:
                         whole = _cuts(case, 0, past + width)
                         yield Trial(View(alone, whole), View(together, whole), facts | {"cache": 1})
+
+
+def _pasts(case: Case) -> list[int]:
+    """Short and long ones; around a window's length, too, where the operator has a window that must be full."""
+    window = int(attribute(case.nodes[0], "local_window_size", -1))
+    return sorted({*PASTS, *(window + k for k in range(9) if window > 0)})
 
 
 def _link(case: Case, block: dict[str, np.ndarray], past: int, row: int) -> Feeds:

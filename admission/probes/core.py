@@ -6,6 +6,7 @@ them, and with K and V shared by broadcasting over queries and groups.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from onnx import helper
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.discover import discover_in
 from qbpass.admission.probes.case import Case, Tensor, Weight
-from qbpass.admission.probes.collect import Collector, Unfit, add_case
+from qbpass.admission.probes.collect import Collector, LeftOut, Unfit, add_case
 from qbpass.admission.probes.kinds import MOVERS
 from qbpass.admission.probes.observe import RunnableGraph, Seen
 from qbpass.admission.site import AttentionSite
@@ -30,19 +31,21 @@ _TURN = (2, 1, 0, 3)  # (1, H, q, d) <-> (q, H, 1, d)
 Nodes = list[onnx.NodeProto]
 
 
-def core_cases(flow: Flow, graph: RunnableGraph, seen: Mapping[str, Seen]) -> list[Case]:
-    """A case for each kind of attention core in the graph; cores that make no case are left out."""
+def core_cases(flow: Flow, graph: RunnableGraph, seen: Mapping[str, Seen]) -> tuple[list[Case], list[LeftOut]]:
+    """A case for each kind of attention core in the graph, and the cores that make none, with the reason."""
     collector = Collector(graph, seen)
     cases: dict[str, Case] = {}
+    left: Counter[str] = Counter()
     for report in discover_in(flow):
         if report.site is None:
             continue
         try:
             case = collector.case(_nodes(report.site, flow), NAME, "")
-        except Unfit:
-            continue  # its nodes are cases, or left out with their reason, on their own
+        except Unfit as reason:
+            left[str(reason)] += 1
+            continue
         add_case(cases, with_forms(case, report.site))
-    return list(cases.values())
+    return list(cases.values()), [LeftOut(NAME, "", reason, count) for reason, count in left.items()]
 
 
 def _nodes(site: AttentionSite, flow: Flow) -> Nodes:

@@ -16,6 +16,7 @@ import onnx
 from onnx import helper
 
 from qbpass.admission.calls.call import Call
+from qbpass.admission.probes.feeds import longer
 from qbpass.admission.probes.fills import Array
 from qbpass.admission.probes.sizes import Size, fit_size
 from qbpass.models.errors import ModelFileError
@@ -24,9 +25,6 @@ from qbpass.models.session import SessionSpec, one_line, open_session
 #: Three determine a length that is a sum of rows and keys, the fourth shows whether it is one.
 #: No number is 1, which broadcasts; no call is wider than the four rows a rewritten graph takes.
 CALLS = (Call(2, 5), Call(3, 11), Call(4, 7), Call(3, 16))
-
-#: What is added to every past where a graph can't be run behind a short one (a window that must be full).
-LONGER = (0, 64, 1200, 5000)
 
 SMALL = 4096  # elements of a tensor whose values are kept, where they are no floats or belong to no row
 
@@ -75,8 +73,7 @@ def observe(graph: RunnableGraph, spec: SessionSpec) -> dict[str, Seen]:
     session = open_session(model.SerializeToString(), cpu, weights_folder=graph.folder)
     names = [entry.name for entry in session.get_outputs()]
     failure: ModelFileError | None = None
-    for longer in LONGER:
-        calls = [replace(call, past=call.past + longer) for call in CALLS]
+    for calls in zip(*(longer(call) for call in CALLS), strict=True):
         try:
             made = [_tensors(session, names, graph, call) for call in calls]
         except ModelFileError as error:

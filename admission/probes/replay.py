@@ -164,7 +164,7 @@ class _Reader:
             raise WitnessError(
                 f"this numpy {np.__version__} draws other values for {entry.name!r} than the witness': use another"
             )
-        return numpy_helper.from_array(np.ascontiguousarray(array), entry.name)
+        return numpy_helper.from_array(np.asarray(array, order="C"), entry.name)
 
     def _array(self, name: str) -> Array:
         if name not in self._arrays:

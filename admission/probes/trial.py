@@ -142,7 +142,7 @@ def _cut(array: Array, parts: tuple[Cut, ...]) -> Array:
         if part.axis >= array.ndim or part.stop > array.shape[part.axis]:
             raise CaseRefused("an output has another shape than the graph's own")
         index[part.axis] = slice(part.start, part.stop)
-    return np.ascontiguousarray(array[tuple(index)])
+    return np.asarray(array[tuple(index)], order="C")
 
 
 def same(first: Mapping[str, Array], second: Mapping[str, Array]) -> bool:

@@ -1,0 +1,127 @@
+"""What probes answer: false where rows differ by what is computed, unknown where no trial found a difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from onnx import helper
+from probe_cases import N, Q, bench, case_of, counting_cache, coupled, longest_only, operand, placed, result, shifted
+from pydantic import ValidationError
+
+from qbpass.admission.probes.batch import BATCH
+from qbpass.admission.probes.case import Case
+from qbpass.admission.probes.chain import CHAIN
+from qbpass.admission.probes.coupling import COUPLING
+from qbpass.admission.probes.falsify import Answer, Record, Verdict, ask
+from qbpass.admission.probes.padding import PADDING, residues, tails
+from qbpass.admission.probes.position import POSITION
+from qbpass.admission.probes.probe import Probe
+from qbpass.admission.probes.rows import ROWS
+from qbpass.admission.probes.trial import Runner
+
+
+def answer(case: Case, probe: Probe, folder: Path) -> Answer:
+    assert probe.applies(case)
+    place = bench(folder)
+    return ask(case, probe, place, Runner(case, place.spec))
+
+
+@pytest.mark.parametrize("probe", [ROWS, POSITION, COUPLING])
+def test_rows_that_know_of_no_other_are_unknown_and_never_true(probe: Probe, tmp_path: Path) -> None:
+    record = answer(shifted(), probe, tmp_path).record
+    assert (record.verdict, record.differing, record.witness) == ("unknown", 0, None)
+    assert record.trials > 0
+
+
+def test_no_verdict_is_true() -> None:
+    assert set(get_args(Verdict)) == {"false", "unknown"}
+    with pytest.raises(ValidationError):
+        Record(verdict="true", trials=1, differing=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"verdict": "false", "trials": 4, "differing": 1},  # no witness
+        {"verdict": "false", "trials": 4, "differing": 0, "witness": "w"},
+        {"verdict": "unknown", "trials": 4, "differing": 2, "witness": "w"},
+    ],
+)
+def test_false_is_what_a_witness_proves_and_nothing_else_is(claim: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Record.model_validate(claim)
+
+
+def test_one_scale_over_all_rows_is_found_alone_and_in_a_block(tmp_path: Path) -> None:
+    for probe in (ROWS, COUPLING):
+        found = answer(coupled(), probe, tmp_path).record
+        assert found.verdict == "false"
+        assert found.detail["widths_differing"] == [2, 3]
+
+
+def test_equal_rows_that_come_out_unequal_are_a_matter_of_place(tmp_path: Path) -> None:
+    found = answer(placed(), POSITION, tmp_path).record
+    assert (found.verdict, found.differing) == ("false", found.trials)
+
+
+def test_a_row_is_compared_at_every_place_of_every_block(tmp_path: Path) -> None:
+    found = answer(placed(), ROWS, tmp_path).record
+    # Two seeds; blocks of 2 and 3 rows in each turn: 4 + 9 comparisons. A row is its own sum at the first place alone.
+    assert found.trials == 2 * (4 + 9)
+    assert found.differing == 2 * (2 + 6)
+
+
+def test_a_tail_that_counts_is_found_and_told_by_residue(tmp_path: Path) -> None:
+    found = answer(longest_only(), PADDING, tmp_path).record
+    assert found.verdict == "false"
+    assert found.detail["residues"]["2"] == [0, 1]
+    assert found.detail["explained_by"] is None  # no residue class is free of it
+
+
+def test_residues_name_the_smallest_modulus_that_explains_every_length() -> None:
+    tried = [({"keys": n}, n % 4 == 3) for n in range(1, 65)]
+    assert residues(tried)["explained_by"] == {"modulus": 4, "residues": [3]}
+    assert residues(tried)["residues"]["16"] == [3, 7, 11, 15]
+    assert residues([({"keys": n}, False) for n in range(1, 65)])["explained_by"] is None
+
+
+def test_two_lengths_of_many_are_no_rule() -> None:
+    tried = [({"keys": n}, n in (7, 24)) for n in range(1, 65)]
+    assert residues(tried)["explained_by"] is None
+
+
+def test_a_softmax_is_padded_with_minus_infinity_and_with_the_types_lowest_value() -> None:
+    node = helper.make_node("Softmax", ["x"], ["y"], axis=-1)
+    softmax = case_of([node], [operand("x", 1, Q, N)], [result("y", 1, Q, N)])
+    assert [next(iter(tail.values())) for tail in tails(softmax)] == [-np.inf, float(np.finfo(np.float32).min)]
+
+
+def test_a_cache_makes_a_block_a_chain(tmp_path: Path) -> None:
+    case = counting_cache()
+    assert not ROWS.applies(case)
+    found = answer(case, CHAIN, tmp_path).record
+    assert found.verdict == "false"
+    # Of each block every row but the last sees another number of rows; the cache itself is the same.
+    assert found.differing * 7 == found.trials * 3
+
+
+def test_what_onnx_runtime_does_not_run_is_unknown_with_the_reason(tmp_path: Path) -> None:
+    node = helper.make_node("MatMul", ["x", "z"], ["y"])
+    unfit = case_of([node], [operand("x", 1, Q, 4), operand("z", 3, 5)], [result("y", 1, Q, 5)])
+    record = answer(unfit, ROWS, tmp_path).record
+    assert (record.verdict, record.trials) == ("unknown", 0)
+    assert record.refused > 0
+    assert record.reason
+
+
+def test_batches_are_asked_of_products_whose_rows_can_be_batch_entries(tmp_path: Path) -> None:
+    node = helper.make_node("MatMul", ["q", "k"], ["y"])
+    scores = case_of([node], [operand("q", 1, 2, Q, 8), operand("k", 1, 2, 8, N)], [result("y", 1, 2, Q, N)])
+    assert BATCH.applies(scores)
+    assert answer(scores, BATCH, tmp_path).record.trials > 0
+    flat = case_of([node], [operand("q", Q, 8), operand("k", 8, 5)], [result("y", Q, 5)])
+    assert not BATCH.applies(flat)
+    assert not BATCH.applies(shifted())
