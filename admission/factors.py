@@ -6,7 +6,7 @@ import onnx
 
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.site import ScalarFactor, SiteNodes
-from qbpass.models.dataflow import attribute
+from qbpass.models.dataflow import INTEGERS, attribute
 
 
 def read_scale(nodes: SiteNodes, flow: Flow) -> float | None:
@@ -22,7 +22,7 @@ def read_scale(nodes: SiteNodes, flow: Flow) -> float | None:
         factor = constant_factor(node, flow)
         if factor is not None:
             scale *= factor
-        elif node is not query and node.op_type in ("Mul", "Div"):
+        elif node is not query and node.op_type in ("Mul", "Div") and not _of_sizes(node, flow):
             return None
     return scale
 
@@ -47,10 +47,20 @@ def _operands(node: onnx.NodeProto, flow: Flow) -> tuple[str, str]:
 
 
 def constant_factor(node: onnx.NodeProto, flow: Flow) -> float | None:
-    """The scalar constant by which a Mul or Div multiplies its other operand; None for every other node."""
+    """The scalar constant by which a Mul or Div multiplies its other operand; None for every other node.
+
+    Arithmetic on sizes has none: TorchScript writes an Expand's target as Where(target == -1 * ones, ones, target),
+    with as many ones as the keys have axes.
+    """
+    if _of_sizes(node, flow):
+        return None
     if node.op_type == "Mul":
         return next((value for tensor in node.input if (value := flow.scalar(tensor)) is not None), None)
     if node.op_type == "Div":
         value = flow.scalar(node.input[1])
         return 1.0 / value if value else None
     return None
+
+
+def _of_sizes(node: onnx.NodeProto, flow: Flow) -> bool:
+    return flow.elem_type(node.output[0]) in INTEGERS

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 from site_graphs import Knobs, make_decoder
 
 from qbpass.admission.admit import admit
@@ -102,6 +103,32 @@ def test_a_site_that_is_read_wrong_is_not_what_its_nodes_do() -> None:
     for name, (broken, code) in wrong.items():
         assert code in codes(graph.audit(broken, CALLS)), name
     assert codes(graph.audit(site, CALLS)) == set()
+
+
+def test_arithmetic_on_sizes_between_the_cache_and_a_product_is_no_factor() -> None:
+    """TorchScript's Expand: Where(target == -1 * ones, ones, target), ones as many as the present has axes."""
+    decoder = make_decoder(Knobs())
+    graph = decoder.model.graph
+    at, expand = next((k, node) for k, node in enumerate(graph.node) if node.op_type == "Expand")
+    target, wide = expand.input[1], expand.input[0]
+    one = numpy_helper.from_array(np.array([1], np.int64))
+    graph.initializer.append(numpy_helper.from_array(np.array(-1, np.int64), "minus"))
+    made = [
+        helper.make_node("Shape", [wide], ["ts.shape"]),
+        helper.make_node("Shape", ["ts.shape"], ["ts.rank"]),
+        helper.make_node("ConstantOfShape", ["ts.rank"], ["ts.ones"], value=one),
+        helper.make_node("Mul", ["ts.ones", "minus"], ["ts.minus"]),
+        helper.make_node("Equal", [target, "ts.minus"], ["ts.open"]),
+        helper.make_node("Where", ["ts.open", "ts.ones", target], ["ts.target"]),
+    ]
+    for offset, node in enumerate(made):
+        graph.node.insert(at + offset, node)
+    graph.node[at + len(made)].input[1] = "ts.target"
+    site = site_of(decoder)
+    assert "ts.minus" in site.nodes.key_path
+    assert site.key_factors == ()
+    assert site.scale == pytest.approx(8**-0.5)
+    assert codes(ExportedGraph(Flow.of(decoder)).audit(site, CALLS)) == set()
 
 
 def test_a_problem_names_the_place_and_what_is_read_there() -> None:
