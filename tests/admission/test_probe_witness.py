@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from probe_cases import Q, bench, case_of, counting_cache, coupled, operand, result
 
 from qbpass.admission.probes.case import Weight
@@ -130,13 +130,18 @@ def _huge_constant(folder: Path) -> None:
     edit(folder, lambda value: value.update(drawn=[entry]))
 
 
-def _looping_model(folder: Path) -> None:
-    body = helper.make_graph([helper.make_node("Identity", ["c"], ["d"])], "b", [], [])
-    _model(folder, [helper.make_node("Loop", ["n", "c"], ["y"], body=body)])
+def _branching_model(folder: Path) -> None:
+    """Runs, if it is let: its branches only pass x on."""
+    inner = helper.make_tensor_value_info("inner", TensorProto.FLOAT, None)
+    branch = helper.make_graph([helper.make_node("Identity", ["x"], ["inner"])], "b", [], [inner])
+    yes = numpy_helper.from_array(np.array(True), "yes")
+    _model(folder, [helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)], [yes])
 
 
 def _growing_model(folder: Path) -> None:
-    _model(folder, [helper.make_node("ConstantOfShape", ["x"], ["y"])])
+    """Runs, if it is let: it repeats x once."""
+    once = numpy_helper.from_array(np.array([1, 1, 1]), "once")
+    _model(folder, [helper.make_node("Tile", ["x", "once"], ["y"])], [once])
 
 
 def _external_weights(folder: Path) -> None:
@@ -147,7 +152,7 @@ def _external_weights(folder: Path) -> None:
 
 
 def _model(folder: Path, nodes: list[onnx.NodeProto], constants: list[TensorProto] | None = None) -> None:
-    names = {name for node in nodes for name in node.input}
+    names = {"x", *(name for node in nodes for name in node.input)}
     inputs = [
         helper.make_tensor_value_info(n, TensorProto.FLOAT, None)
         for n in sorted(names - {t.name for t in constants or []})
@@ -197,8 +202,8 @@ def _unknown_provider(folder: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        _pickled, _promises_more_than_it_holds, _link_out_of_the_folder, _names_a_file_elsewhere, _huge_constant,
-        _looping_model, _growing_model, _external_weights, _truncated, _not_a_model, _lacks_a_file, _vast, _no_threads,
+        _pickled, _promises_more_than_it_holds, _link_out_of_the_folder, _names_a_file_elsewhere,
+        _truncated, _not_a_model, _lacks_a_file, _vast, _no_threads,
         _compares_what_is_not_there, _carries_from_nowhere, _cuts_too_much, _unknown_provider,
     ],
 )  # fmt: skip
@@ -212,6 +217,21 @@ def test_a_hostile_or_damaged_witness_is_refused_in_one_line_at_once(
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 700
     assert time.monotonic() - started < 10
+
+
+def test_a_constant_of_any_size_is_refused_before_it_is_drawn(witness: Path) -> None:
+    _huge_constant(witness)
+    with pytest.raises(WitnessError, match=r"can't be drawn \(too large\)"):
+        replay(witness)
+
+
+@pytest.mark.parametrize("damage", [_branching_model, _growing_model, _external_weights])
+def test_a_model_that_no_probe_writes_is_refused_before_it_is_run(
+    damage: Callable[[Path], None], witness: Path
+) -> None:
+    damage(witness)
+    with pytest.raises(WitnessError, match="is not a model that probes write"):
+        replay(witness)
 
 
 def test_a_witness_of_a_provider_that_is_not_here_is_an_error_and_runs_on_no_other(witness: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from qbpass.admission.probes.report import ProbeReport
 from qbpass.rewrites.bundle import Bundle
 
 Run, Mistake = Callable[..., Any], Callable[..., str]
@@ -35,7 +36,7 @@ def test_every_kind_of_node_is_asked_about_and_no_answer_is_true(
     cache: Path, tiny_eager: Path, tmp_path: Path, qbpass_run: Run
 ) -> None:
     report = probed(qbpass_run, tmp_path, tiny_eager, *TWO_THREADS, "--no-curve")
-    assert report["schema_version"] == 1
+    assert ProbeReport.model_validate_json(json.dumps(report)).schema_version == 1
     assert report["recipe"]["threads"] == 2
     assert {case["verdict"] for case in report["cases"]} <= {"false", "unknown"}
     asked = {(case["operator"], case["probe"]) for case in report["cases"]}
