@@ -36,7 +36,7 @@ def flatten_merged(model: onnx.ModelProto) -> bool:
     found = [
         at for at, node in enumerate(graph.node) if node.op_type == "If" and any(map(holds_attention, subgraphs(node)))
     ]
-    if len(found) != 1 or not _is_chosen_by_an_input(graph, graph.node[found[0]]):
+    if len(found) != 1 or not _is_chosen_by_an_input(graph, graph.node[found[0]]) or not _named(graph.node[found[0]]):
         return False
     at = found[0]
     before, chooser, after = list(graph.node[:at]), graph.node[at], list(graph.node[at + 1 :])
@@ -74,8 +74,14 @@ def _is_chosen_by_an_input(graph: onnx.GraphProto, chooser: onnx.NodeProto) -> b
 def _with_past(graph: onnx.GraphProto, node: onnx.NodeProto) -> tuple[str, onnx.GraphProto]:
     """(attribute, branch) of the branch that reads more caches."""
     caches = {v.name for v in graph.input if len(v.type.tensor_type.shape.dim) >= 3}
-    branches = sorted((a.name, a.g) for a in node.attribute if a.HasField("g"))
-    return max(branches, key=lambda named: len(caches.intersection(_captured(named[1]))))
+    return max(_named(node), key=lambda named: len(caches.intersection(_captured(named[1]))))
+
+
+def _named(node: onnx.NodeProto) -> list[tuple[str, onnx.GraphProto]]:
+    """(attribute, branch): both branches of an If, or none where a file has them in another form."""
+    found = {a.name: a.g for a in node.attribute if a.HasField("g")}
+    both = [(name, found[name]) for name in ("else_branch", "then_branch") if name in found]
+    return both if len(both) == 2 else []
 
 
 def _captured(graph: onnx.GraphProto) -> set[str]:

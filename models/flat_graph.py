@@ -8,9 +8,7 @@ import onnx
 
 from qbpass.models.branches import flatten_merged
 from qbpass.models.functions import inline_functions
-from qbpass.models.graph_io import Weights, read_graph
-from qbpass.models.graph_nodes import check_nodes
-from qbpass.models.graph_order import check_order
+from qbpass.models.graph_io import Weights, check_graph, read_graph
 
 
 def read_flat_graph(path: Path, weights: Weights = "required") -> onnx.ModelProto:
@@ -18,7 +16,15 @@ def read_flat_graph(path: Path, weights: Weights = "required") -> onnx.ModelProt
     model = read_graph(path, weights)
     flat = inline_functions(model, path)
     if flat is not model:
-        check_nodes(flat, path)  # what was inside functions has not been looked at yet
-        check_order(flat.graph, path)
+        check_graph(flat, path)  # what was inside functions has not been looked at yet
     flatten_merged(flat)
+    _open_negative_dims(flat.graph)
     return flat
+
+
+def _open_negative_dims(graph: onnx.GraphProto) -> None:
+    """A declared dimension below 0 says that it is not known, as it does to ONNX Runtime."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_value < 0:
+                dim.ClearField("dim_value")

@@ -11,9 +11,10 @@ import onnx.inliner
 
 from qbpass.models.errors import ModelFileError
 from qbpass.models.graph_order import subgraphs
+from qbpass.models.graph_size import MAX_TENSORS
 
 MAX_DEPTH = 64  # functions that call functions
-MAX_NODES = 1_000_000  # of the graph with every call written out
+MAX_NODES = MAX_TENSORS  # of the graph with every call written out
 
 _Key = tuple[str, str, str]  # domain, name, overload
 

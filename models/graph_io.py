@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Literal
@@ -14,6 +13,8 @@ from onnx import external_data_helper
 from qbpass.models.errors import ModelFileError
 from qbpass.models.graph_nodes import check_nodes
 from qbpass.models.graph_order import check_order
+from qbpass.models.graph_size import check_size
+from qbpass.models.stored_tensors import byte_size, check_tensors, stored_tensors
 
 Weights = Literal["required", "ignored"]  # whether the files of external weights must be there
 
@@ -41,10 +42,19 @@ def read_graph(path: Path, weights: Weights = "required") -> onnx.ModelProto:
         raise ModelFileError(f"{path} is not an ONNX model (it holds no graph): check the file, or export it again")
     if not model.graph.node:
         raise ModelFileError(f"the graph in {path} has no nodes: export the model again")
-    check_nodes(model, path)
-    check_order(model.graph, path)
+    check_graph(model, path)
     _check_external(model, path.parent, weights)
     return model
+
+
+def check_graph(model: onnx.ModelProto, path: Path) -> None:
+    """Raises ModelFileError where a graph is too large to be searched, or damaged: names that are no text, nodes
+    without their operands, tensors without their data, no topological order.
+    """
+    check_size(model, path)
+    check_nodes(model, path)
+    check_tensors(model, path)
+    check_order(model.graph, path)
 
 
 def external_entry(initializer: onnx.TensorProto) -> tuple[str, int, int]:
@@ -62,7 +72,7 @@ def external_entry(initializer: onnx.TensorProto) -> tuple[str, int, int]:
             f"initializer {initializer.name!r} names its external data by what is no text: export the model again"
         )
     offset = _natural(initializer, "offset", entries.get("offset", "0"))
-    length = _natural(initializer, "length", entries["length"]) if "length" in entries else _byte_size(initializer)
+    length = _natural(initializer, "length", entries["length"]) if "length" in entries else byte_size(initializer)
     return entries["location"], offset, length
 
 
@@ -81,26 +91,8 @@ def weight_files(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
 
 
 def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Tensors stored outside the graph: initializers and attributes, of the graph, its subgraphs and its functions."""
-    yield from (t for t in _graph_tensors(model.graph) if external_data_helper.uses_external_data(t))
-    for function in model.functions:
-        for node in function.node:
-            yield from (t for t in _node_tensors(node) if external_data_helper.uses_external_data(t))
-
-
-def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for node in graph.node:
-        yield from _node_tensors(node)
-
-
-def _node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-        for subgraph in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-            yield from _graph_tensors(subgraph)
+    """Tensors stored outside the graph."""
+    return (tensor for tensor in stored_tensors(model) if external_data_helper.uses_external_data(tensor))
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -139,7 +131,7 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
 
 
 def _natural(tensor: onnx.TensorProto, key: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS):
         raise ModelFileError(
             f"initializer {tensor.name!r} has the external {key} {text[:40]!r}, which is no byte count: "
             "export the model again"
@@ -147,23 +139,7 @@ def _natural(tensor: onnx.TensorProto, key: str, text: str) -> int:
     return int(text)
 
 
-def _byte_size(tensor: onnx.TensorProto) -> int:
-    bits = _SUB_BYTE_BITS.get(tensor.data_type)
-    if bits is None:
-        try:
-            bits = 8 * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
-        except KeyError as error:
-            raise ModelFileError(
-                f"initializer {tensor.name!r} has the unknown data type {tensor.data_type}: export the model again"
-            ) from error
-    return int(-(-math.prod(tensor.dims) * bits // 8))
-
-
-_SUB_BYTE_BITS = {
-    getattr(onnx.TensorProto, name): bits
-    for name, bits in {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}.items()
-    if hasattr(onnx.TensorProto, name)
-}
+_MOST_DIGITS = 20  # of a 64-bit number; Python would take its time over more
 
 
 def _inside(location: str, tensor: str, folder: Path) -> Path:

@@ -13,12 +13,14 @@ from qbpass.models.graph_order import subgraphs
 
 
 def check_nodes(model: onnx.ModelProto, path: Path) -> None:
-    """Raises ModelFileError where a name is not text, an attribute has no type, or a node has too few operands or
-    results for its operator.
-
-    Operators without a schema in the onnx package (those of ONNX Runtime) are checked for their names only.
+    """Raises ModelFileError where no version of ONNX's operators is stated, a name is not text, an attribute has no
+    type or no value of its own, or a node has too few operands or results for its operator.
     """
+    notes = (text for note in model.metadata_props for text in (note.key, note.value))
+    _check_text((*(entry.domain for entry in model.opset_import), *notes), "an operator set or a note", path)
     versions = {_domain(entry.domain): entry.version for entry in model.opset_import}
+    if versions.get("", 0) < 1:
+        raise ModelFileError(f"{path} states no version of ONNX's operators: it is damaged, export it again")
     _check(model.graph, versions, path)
 
 
@@ -26,10 +28,11 @@ def _check(graph: onnx.GraphProto, versions: dict[str, int], path: Path) -> None
     _check_text(_declared_names(graph), "an input, output or weight", path)
     for node in graph.node:
         _check_text((node.op_type, node.domain, node.name, *node.input, *node.output), "a node", path)
-        if any(attribute.type == onnx.AttributeProto.UNDEFINED for attribute in node.attribute):
+        _check_text((attribute.name for attribute in node.attribute), "an attribute", path)
+        if any(a.type == onnx.AttributeProto.UNDEFINED or a.ref_attr_name for a in node.attribute):
             raise ModelFileError(
-                f"{path} is damaged (node {node.name or node.op_type!r} has an attribute without a type): download or "
-                "export it again"
+                f"{path} is damaged (node {node.name or node.op_type!r} has an attribute without a type or a value): "
+                "download or export it again"
             )
         operands, results = _least(node.op_type, versions.get(_domain(node.domain), 0), _domain(node.domain))
         if len(node.input) < operands or len(node.output) < results:
@@ -54,12 +57,27 @@ def _check_text(names: Iterable[str], whose: str, path: Path) -> None:
         raise ModelFileError(f"{path} is damaged ({whose} has a name that is not text): download or export it again")
 
 
+# Operators of ONNX Runtime that searches know by name -> their required operands; all have a result.
+# Source: onnxruntime/core/graph/contrib_ops (schemas of ONNX Runtime 1.32).
+_CONTRIB = {
+    **dict.fromkeys(("FastGelu", "QuickGelu"), 1),
+    **dict.fromkeys(("Attention", "BiasDropout", "BiasGelu", "BiasSoftmax", "BiasSplitGelu", "FusedGemm"), 2),
+    **dict.fromkeys(("FusedMatMul", "FusedMatMulActivation", "GemmFloat8", "Range", "SimplifiedLayerNormalization"), 2),
+    **dict.fromkeys(("DynamicQuantizeMatMul", "GatherBlockQuantized", "GroupNorm", "MatMulBnb4", "MatMulFpQ4"), 3),
+    **dict.fromkeys(("MatMulNBits", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), 3),
+    **{"MatMulIntegerToFloat": 4, "QLinearSoftmax": 5, "QGemm": 6, "EmbedLayerNormalization": 7},
+}
+
+
 @cache
 def _least(op_type: str, version: int, domain: str) -> tuple[int, int]:
+    """(operands, results) that an operator needs; a strange domain's those of the operator whose name it has."""
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
-        return 0, 1
+        if op_type in _CONTRIB or not onnx.defs.has(op_type):
+            return _CONTRIB.get(op_type, 0), 1
+        schema = onnx.defs.get_schema(op_type)
     return schema.min_input, schema.min_output
 
 

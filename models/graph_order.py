@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import networkx as nx
@@ -13,7 +13,7 @@ from qbpass.models.errors import ModelFileError
 
 def check_order(graph: onnx.GraphProto, path: Path) -> None:
     """Raises ModelFileError where a graph or subgraph is cyclic, unsorted, not in SSA form or incomplete."""
-    _check(graph, path, known=set())
+    _check(graph, path, set())
 
 
 def node_reads(node: onnx.NodeProto) -> Iterator[str]:
@@ -36,28 +36,46 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _check(graph: onnx.GraphProto, path: Path, known: set[str]) -> None:
-    """`known`: tensors of outer graphs. One set for all of them: a body adds its own names and takes them out again."""
-    own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-    own.update(t.values.name for t in graph.sparse_initializer)
-    own -= known
+    """`known` holds what an outer graph has made so far, and holds it again afterwards."""
+    own = _given(graph, path) - known
     known |= own
+    made = {name: node for node in graph.node for name in node.output if name}
     for node in graph.node:
         for name in node_reads(node):
             if name not in known:
-                made = {output: maker for maker in graph.node for output in maker.output if output}
                 raise ModelFileError(_why(graph, node, name, made, path))
         for subgraph in subgraphs(node):
             _check(subgraph, path, known)
         for name in node.output:
             if name and name in known:
-                raise ModelFileError(f"tensor {name!r} is made twice in {path}: the graph is damaged, export it again")
+                raise _twice(name, path)
             if name:
                 known.add(name)
                 own.add(name)
-    for value in graph.output:
-        if value.name not in known:
-            raise ModelFileError(f"output {value.name!r} is made by no node in {path}: export the model again")
+    for name in _each_once((value.name for value in graph.output), path):
+        if name not in known:
+            raise ModelFileError(f"output {name!r} is made by no node in {path}: export the model again")
     known -= own
+
+
+def _given(graph: onnx.GraphProto, path: Path) -> set[str]:
+    """What is there before the first node runs."""
+    inputs = _each_once((value.name for value in graph.input), path)
+    sparse = (tensor.values.name for tensor in graph.sparse_initializer)
+    return inputs | _each_once((*(tensor.name for tensor in graph.initializer), *sparse), path)
+
+
+def _each_once(names: Iterable[str], path: Path) -> set[str]:
+    found: set[str] = set()
+    for name in names:
+        if name in found:
+            raise _twice(name, path)
+        found.add(name)
+    return found
+
+
+def _twice(name: str, path: Path) -> ModelFileError:
+    return ModelFileError(f"tensor {name!r} is made twice in {path}: the graph is damaged, export it again")
 
 
 def _why(graph: onnx.GraphProto, node: onnx.NodeProto, name: str, made: dict[str, onnx.NodeProto], path: Path) -> str:

@@ -12,6 +12,7 @@ from qbpass.models.find_interface import find_interface
 from qbpass.models.flat_graph import read_flat_graph
 from qbpass.models.graph_io import Weights
 from qbpass.models.one_stream import pin_batch
+from qbpass.models.own_files import check_own
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -69,14 +70,17 @@ def find_graph(path: Path) -> Path:
     if not path.is_dir():
         return path
     if (path / "genai_config.json").is_file():
+        check_own(path / "genai_config.json", path)
         return _genai_graph(path)
     places = [place for place in (path, path / "onnx") if place.is_dir()]
     for place in places:
         usual = [place / name for name in _USUAL_NAMES if (place / name).is_file()]
         if usual:
+            check_own(usual[0], path)
             return usual[0]
     found = sorted(file for place in places for file in place.glob("*.onnx") if file.is_file())
     if len(found) == 1:
+        check_own(found[0], path)
         return found[0]
     if found:
         names = ", ".join(str(file.relative_to(path)) for file in found[:6])
@@ -97,10 +101,11 @@ def _genai_graph(folder: Path) -> Path:
         listed = ", ".join(name[:80] for name in names[:6])
         raise ModelFileError(f"{config} describes a pipeline of {len(names)} graphs ({listed}): name the file you mean")
     graph = folder / names[0]
-    if not graph.resolve().is_relative_to(folder.resolve()):
+    if Path(names[0]).is_absolute() or ".." in Path(names[0]).parts:
         raise ModelFileError(
             f"{config} names a decoder outside its folder ({names[0][:80]!r}): give the .onnx file itself"
         )
+    check_own(graph, folder)
     return graph
 
 
@@ -110,11 +115,14 @@ def _genai_names(section: dict[str, Any]) -> list[str]:
     if not section.get("filename") and isinstance(section.get("pipeline"), list):
         stages = [stage for entry in section["pipeline"] if isinstance(entry, dict) for stage in entry.values()]
     names = [stage.get("filename") for stage in stages if isinstance(stage, dict)]
-    return list(dict.fromkeys(name for name in names if isinstance(name, str) and name))
+    return list(dict.fromkeys(name for name in names if isinstance(name, str) and name and "\0" not in name))
 
 
 def _companions(folder: Path) -> dict[str, Path]:
     """Files beside the graph; for a graph under onnx/ also those of the folder above. The nearer file wins."""
     places = [folder, folder.parent] if folder.name == "onnx" else [folder]
     names = (*TOKENIZER_FILES, "genai_config.json")
-    return {name: place / name for place in reversed(places) for name in names if (place / name).is_file()}
+    found = {name: place / name for place in reversed(places) for name in names if (place / name).is_file()}
+    for file in found.values():
+        check_own(file, file.parent)
+    return found
