@@ -12,7 +12,7 @@ from qbpass.reports.picture import Box, Line, Picture
 
 BOX_HEIGHT, ROW_GAP, COLUMN_GAP, MARGIN = 36.0, 42.0, 14.0, 10.0
 TITLE_CHAR, DETAIL_CHAR, SHAPE_CHAR = 7.3, 5.9, 5.9  # widths of the page's fonts, on the safe side
-MIN_WIDTH, MAX_WIDTH = 62.0, 170.0
+MIN_WIDTH, MAX_WIDTH = 62.0, 190.0
 TURN = 6.0  # how far a line moves aside before it counts as turning
 
 
