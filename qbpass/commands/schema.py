@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from qbpass.reports.schema import schema_names, shipped_schema
-
 
 def schema(
     report: Annotated[
@@ -15,4 +13,6 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON schema (draft 2020-12) of what a command writes with --json."""
+    from qbpass.reports.schema import schema_names, shipped_schema
+
     typer.echo("\n".join(schema_names()) if report is None else shipped_schema(report).rstrip("\n"))

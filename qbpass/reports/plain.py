@@ -7,8 +7,6 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 _CUT = "…"
 #: Control characters, and those that only change how their neighbours are shown (a right-to-left override, for one).
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -31,7 +29,7 @@ def plain(value: Any) -> Any:
         return [plain(entry) for entry in value]
     if isinstance(value, (set, frozenset)):
         return sorted((plain(entry) for entry in value), key=repr)
-    if isinstance(value, (np.generic, np.ndarray)):
+    if hasattr(value, "tolist"):  # numpy's scalars and arrays; numpy itself is too slow to import for a table
         return plain(value.tolist())
     return repr(value)
 
