@@ -11,6 +11,7 @@ from pathlib import Path
 
 import onnx
 
+from qbpass.models.apart import Limits, write_optimized
 from qbpass.models.branches import BRANCH_KEY
 from qbpass.models.decoder import Decoder
 from qbpass.models.digests import graph_digest
@@ -21,7 +22,7 @@ from qbpass.models.graph_io import read_graph, weight_files
 from qbpass.models.graph_order import subgraphs
 from qbpass.models.interface import Interface
 from qbpass.models.one_stream import pin_batch
-from qbpass.models.session import COMPILING, SessionSpec, open_session
+from qbpass.models.session import COMPILING, SessionSpec
 
 FROZEN_KEY = "qbpass.frozen"  # the onnxruntime version that optimized the graph
 SOURCE_KEY = "qbpass.source"  # digest of the file it was made from, as it was
@@ -58,7 +59,7 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _check_space(decoder, folder.parent)
     with _staging(folder) as staging:
-        _write_optimized(decoder, spec, staging / GRAPH_FILE)
+        _write_optimized(decoder, spec, staging)
         model = read_graph(staging / GRAPH_FILE)
         _carry_branch(decoder.model, model)
         pin_batch(model, _same_interface(decoder, model))
@@ -71,22 +72,23 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
     return replace(decoder, path=path, model=model, interface=find_interface(model))
 
 
-def _write_optimized(decoder: Decoder, spec: SessionSpec, path: Path) -> None:
-    """The sessions themselves are not needed: only the file that one writes.
+def _write_optimized(decoder: Decoder, spec: SessionSpec, staging: Path) -> None:
+    """Only the file that a session writes is wanted, and the session is another process's: the graph is a stranger's.
 
     What is optimized is the user's file as it is, not the decoder's model, whose batch is declared to be 1: the
     optimizer must do what it does where the file is deployed. A merged decoder is optimized as its flat branch.
     """
-    source: Path | bytes = decoder.path
-    folder = None
+    source, folder = decoder.path, None
     if _branch(decoder.model) is not None:
-        source, folder = read_flat_graph(decoder.path).SerializeToString(), decoder.folder
+        source, folder = staging / "flat.onnx", decoder.folder
+        source.write_bytes(read_flat_graph(decoder.path).SerializeToString())
+    limits = Limits.of(_bytes(decoder), len(decoder.model.graph.node))
     if spec.provider not in COMPILING:
-        open_session(source, spec, weights_folder=folder, optimize=True, write_optimized=path)
+        write_optimized(source, spec, staging / GRAPH_FILE, limits, folder=folder)
         return
     spec.provider_list()  # raises where the provider is not there, though another one writes the graph
     cpu = replace(spec, provider="cpu")
-    open_session(source, cpu, weights_folder=folder, optimize=True, level="basic", write_optimized=path)
+    write_optimized(source, cpu, staging / GRAPH_FILE, limits, folder=folder, level="basic")
 
 
 def _branch(model: onnx.ModelProto) -> str | None:
@@ -111,14 +113,19 @@ def _check_provider(decoder: Decoder, spec: SessionSpec) -> None:
 
 def _check_space(decoder: Decoder, folder: Path) -> None:
     """Asks for half as much again as the source takes: constant folding adds copies (a tied embedding, transposed)."""
-    weights = sum(file.stat().st_size for file in weight_files(decoder.model, decoder.folder).values())
-    needed = (weights + decoder.path.stat().st_size) * 3 // 2
+    needed = _bytes(decoder) * 3 // 2
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ModelFileError(
             f"freezing {decoder.path} needs about {needed / 2**20:,.0f} MiB in {folder}, which has "
             f"{free / 2**20:,.0f} MiB free: free some space, or choose another folder"
         )
+
+
+def _bytes(decoder: Decoder) -> int:
+    """Of the graph and its weights."""
+    files = weight_files(decoder.model, decoder.folder).values()
+    return decoder.path.stat().st_size + sum(file.stat().st_size for file in files)
 
 
 @contextmanager

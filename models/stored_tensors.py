@@ -15,7 +15,9 @@ MAX_RANK = 32  # what numpy before version 2 holds
 
 # Types that are packed; the last two, of the newest onnx, have an entry of int32_data for each element all the same.
 _PACKED_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
-_BITS: dict[int, int] = {getattr(TensorProto, name): bits for name, bits in _PACKED_BITS.items() if hasattr(TensorProto, name)}
+_BITS: dict[int, int] = {
+    getattr(TensorProto, name): bits for name, bits in _PACKED_BITS.items() if hasattr(TensorProto, name)
+}
 # Types with a field of their own (onnx.proto); all others of at most 32 bits lie in int32_data.
 _FIELDS: dict[int, str] = {
     TensorProto.FLOAT: "float_data",

@@ -83,11 +83,11 @@ def test_a_freeze_that_fails_leaves_earlier_work_whole(
     frozen = freeze(decoder, tmp_path / "frozen", SPEC)
     before = {file.name: file.read_bytes() for file in frozen.folder.iterdir()}
 
-    def breaks(*_: Any, write_optimized: Path, **__: Any) -> None:
-        write_optimized.write_bytes(b"half a graph")
+    def breaks(_graph: Path, _spec: SessionSpec, to: Path, *_: Any, **__: Any) -> None:
+        to.write_bytes(b"half a graph")
         raise ModelFileError("ONNX Runtime could not load the graph: out of memory")
 
-    monkeypatch.setattr("qbpass.models.freeze.open_session", breaks)
+    monkeypatch.setattr("qbpass.models.freeze.write_optimized", breaks)
     with pytest.raises(ModelFileError, match="out of memory"):
         freeze(decoder, tmp_path / "frozen", SPEC)
     assert {file.name: file.read_bytes() for file in frozen.folder.iterdir()} == before
