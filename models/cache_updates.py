@@ -81,11 +81,16 @@ def same_form(flow: Dataflow, past: str, present: str) -> bool:
 
 
 def is_mixed(flow: Dataflow, path: Sequence[Use]) -> bool:
-    """Whether a tensor is computed with values of another input on its way, as a mask over a buffer is."""
+    """Whether a tensor is computed with values of another input on its way, as a mask over a buffer is.
+
+    The condition of a Where does not count: rows that are masked away are still rows of the cache.
+    """
     return any(
-        node.op_type not in LAYOUT | CUTS
-        and any(name in flow.values for at, name in enumerate(node.input) if at != operand)
+        name in flow.values
         for node, operand in path
+        if node.op_type not in LAYOUT | CUTS
+        for at, name in enumerate(node.input)
+        if at != operand and (node.op_type != "Where" or at > 0)
     )
 
 

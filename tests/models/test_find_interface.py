@@ -66,6 +66,14 @@ COMPLETE = {
     guarded = Where (isnan, zero, p)
     o = MatMul (guarded, present_v)
     """,
+    "probabilities scaled": append()
+    + """
+    kt = Transpose <perm = [0, 1, 3, 2]> (present_k)
+    scores = MatMul (q, kt)
+    p = Softmax <axis = -1> (scores)
+    scaled = Mul (p, step)
+    o = MatMul (scaled, present_v)
+    """,
     "heads unfolded around the concatenation": """
     folded_k = Reshape (past_k, fold)
     folded_v = Reshape (past_v, fold)
@@ -126,6 +134,20 @@ UNUSUAL: dict[str, tuple[str, str, str, list[str]]] = {
         values = Transpose <perm = [0, 2, 1, 3]> (present_v)
         """
         + attend("keys", "values"),
+        CACHE.replace("2,p", "p,2"),
+        PRESENT.replace("2,n", "n,2"),
+        ["CACHE_AXES"],
+    ),
+    "positions outside of heads, and turned inside for the concatenation": (
+        """
+        turned_k = Transpose <perm = [0, 2, 1, 3]> (past_k)
+        turned_v = Transpose <perm = [0, 2, 1, 3]> (past_v)
+        long_k = Concat <axis = 2> (turned_k, k)
+        long_v = Concat <axis = 2> (turned_v, v)
+        present_k = Transpose <perm = [0, 2, 1, 3]> (long_k)
+        present_v = Transpose <perm = [0, 2, 1, 3]> (long_v)
+        """
+        + attend("long_k", "long_v"),
         CACHE.replace("2,p", "p,2"),
         PRESENT.replace("2,n", "n,2"),
         ["CACHE_AXES"],
@@ -351,6 +373,17 @@ def test_a_latent_cache_beside_rotated_keys_is_the_value_and_the_keys_are_the_ke
         (attend("k", "v"), "", "float[1,2,q,8] k, float[1,2,q,8] v", "NO_PAST", (None, None, "k", "v")),
         (
             "present_k = Identity (k) present_v = Identity (v)" + attend("k", "v"),
+            "",
+            PRESENT,
+            "NO_PAST",
+            (None, None, "present_k", "present_v"),
+        ),
+        (
+            """
+            present_k = Transpose <perm = [0, 2, 1, 3]> (k_split)
+            present_v = Cast <to = 1> (v)
+            """
+            + attend("k", "v"),
             "",
             PRESENT,
             "NO_PAST",

@@ -102,6 +102,7 @@ def hostile(tmp_path: Path, bodies: dict[str, list[str]]) -> Path:
         ({"f": ["Relu", "g"], "g": ["Relu", "f"]}, "calls itself"),
         ({f"f{at}": [f"f{at + 1}"] * 2 for at in range(40)} | {"f40": ["Relu"]}, "nodes, more than"),
         ({f"f{at}": [f"f{at + 1}"] for at in range(MAX_DEPTH + 1)} | {f"f{MAX_DEPTH + 1}": ["Relu"]}, "deep"),
+        ({f"f{at}": [f"f{at + 1}"] for at in range(3000)} | {"f3000": ["Relu"]}, "deep"),
     ],
 )
 def test_functions_without_end_are_refused_before_they_are_written_out(

@@ -41,6 +41,14 @@ def test_keys_and_values_of_another_stream_are_no_cache_that_grows() -> None:
     assert interface.cross_kv == (CrossKV(0, "enc_k", "enc_v"),)
 
 
+def test_another_streams_padding_is_masked_away_and_the_rest_is_still_its_cache() -> None:
+    masked = SELF_THEN_CROSS.replace("(enc_k)", "(kept_k)")
+    before = BEFORE + "kept_k = Where (there, enc_k, zero)"
+    interface = find_interface(decoder(masked, f"{CACHE}, {ENCODER}, bool[1,1,s,1] there", before=before))
+    assert interface.cross_kv == (CrossKV(0, "enc_k", "enc_v"),)
+    assert interface.others == ("there",)
+
+
 def test_another_streams_cache_that_is_handed_through_is_still_read_only() -> None:
     """As merged decoders give it out again."""
     handed = "out_k = Identity (enc_k) out_v = Identity (enc_v)"
