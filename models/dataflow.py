@@ -147,7 +147,7 @@ class Dataflow:
         return [tuple(node_reads(node)) for node in self.graph.node]
 
     def constant(self, tensor: str, largest: int = 4096) -> np.ndarray[Any, Any] | None:
-        """The value of a small constant held in the graph; None where it is computed, large or stored outside."""
+        """The value of a small constant held in the graph; None where it is computed, large, text or stored outside."""
         tensor = self.source(tensor)
         node = self.maker(tensor)
         proto = self.initializers.get(tensor)
@@ -157,11 +157,11 @@ class Dataflow:
                 proto = values["value"].t
             else:
                 found = onnx.helper.get_attribute_value(node.attribute[0]) if node.attribute else None
-                return np.asarray(found) if isinstance(found, (int, float, list)) else None
+                return _numbers(np.asarray(found)) if isinstance(found, (int, float, list)) else None
         if proto is None or proto.data_location == TensorProto.EXTERNAL or math.prod(proto.dims) > largest:
             return None
         try:
-            return numpy_helper.to_array(proto)
+            return _numbers(numpy_helper.to_array(proto))
         except (TypeError, ValueError):  # a damaged tensor: its bytes are not what its dims and type need
             return None
 
@@ -187,7 +187,7 @@ class Dataflow:
             perm = ints_attribute(node, "perm") or axes[::-1]
             return [source.dims[axis] for axis in perm] if sorted(perm) == axes else None
         target = self.constant(node.input[1]) if node.op_type == "Reshape" and len(node.input) > 1 else None
-        dims = [] if target is None else [int(dim) for dim in target.reshape(-1)]
+        dims = [] if target is None or target.dtype.kind not in "iu" else [int(dim) for dim in target.reshape(-1)]
         return dims if dims and all(dim > 0 for dim in dims) else None
 
     def shape(self, tensor: str) -> list[Dim] | None:
@@ -254,6 +254,11 @@ def _declared_shape(value: onnx.ValueInfoProto | None) -> tuple[Dim, ...] | None
         return None
     dims = value.type.tensor_type.shape.dim
     return tuple(d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in dims)
+
+
+def _numbers(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """None for text and for what has no order."""
+    return None if value.dtype.kind in "OSUc" else value
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:

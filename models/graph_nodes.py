@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from qbpass.models.graph_order import subgraphs
 
 def check_nodes(model: onnx.ModelProto, path: Path) -> None:
     """Raises ModelFileError where no version of ONNX's operators is stated, a name is not text, an attribute has no
-    type or no value of its own, or a node has too few operands or results for its operator.
+    type or no value of its own, or a node lacks what its operator needs: operands, results, attributes of a type.
     """
     notes = (text for note in model.metadata_props for text in (note.key, note.value))
     _check_text((*(entry.domain for entry in model.opset_import), *notes), "an operator set or a note", path)
@@ -34,11 +35,10 @@ def _check(graph: onnx.GraphProto, versions: dict[str, int], path: Path) -> None
                 f"{path} is damaged (node {node.name or node.op_type!r} has an attribute without a type or a value): "
                 "download or export it again"
             )
-        operands, results = _least(node.op_type, versions.get(_domain(node.domain), 0), _domain(node.domain))
-        if len(node.input) < operands or len(node.output) < results:
+        problem = _problem(node, _needs(node.op_type, versions.get(_domain(node.domain), 0), _domain(node.domain)))
+        if problem is not None:
             raise ModelFileError(
-                f"node {node.name or node.op_type!r} ({node.op_type}) in {path} has {len(node.input)} operands and "
-                f"{len(node.output)} results, fewer than its operator needs: export the model again"
+                f"node {node.name or node.op_type!r} ({node.op_type}) in {path} has {problem}: export the model again"
             )
         for subgraph in subgraphs(node):
             _check(subgraph, versions, path)
@@ -57,6 +57,27 @@ def _check_text(names: Iterable[str], whose: str, path: Path) -> None:
         raise ModelFileError(f"{path} is damaged ({whose} has a name that is not text): download or export it again")
 
 
+@dataclass(frozen=True)
+class _Needs:
+    """The least numbers of operands and results, and types of attributes (onnx.AttributeProto.AttributeType)."""
+
+    operands: int
+    results: int
+    types: Mapping[str, int]
+    required: tuple[str, ...] = ()
+
+
+def _problem(node: onnx.NodeProto, needs: _Needs) -> str | None:
+    if len(node.input) < needs.operands or len(node.output) < needs.results:
+        return f"{len(node.input)} operands and {len(node.output)} results, fewer than its operator needs"
+    given = {attribute.name: attribute.type for attribute in node.attribute}
+    strange = next((name for name, kind in given.items() if needs.types.get(name, kind) != kind), None)
+    if strange is not None:
+        return f"an attribute {strange!r} of another type than its operator's"
+    missing = next((name for name in needs.required if name not in given), None)
+    return None if missing is None else f"no attribute {missing!r}, which its operator needs"
+
+
 # Operators of ONNX Runtime that searches know by name -> their required operands; all have a result.
 # Source: onnxruntime/core/graph/contrib_ops (schemas of ONNX Runtime 1.32).
 _CONTRIB = {
@@ -67,18 +88,30 @@ _CONTRIB = {
     **dict.fromkeys(("MatMulNBits", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), 3),
     **{"MatMulIntegerToFloat": 4, "QLinearSoftmax": 5, "QGemm": 6, "EmbedLayerNormalization": 7},
 }
+_CONTRIB_TYPES: dict[str, int] = {
+    "alpha": onnx.AttributeProto.FLOAT,
+    **dict.fromkeys(("transA", "transB", "transBatchA", "transBatchB", "N", "K", "bits"), onnx.AttributeProto.INT),
+    **dict.fromkeys(("axis", "gather_axis", "quantize_axis"), onnx.AttributeProto.INT),
+}
 
 
 @cache
-def _least(op_type: str, version: int, domain: str) -> tuple[int, int]:
-    """(operands, results) that an operator needs; a strange domain's those of the operator whose name it has."""
+def _needs(op_type: str, version: int, domain: str) -> _Needs:
+    """An operator of a strange domain needs what the one whose name it has needs: searches go by the name."""
     try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
+        return _of_schema(onnx.defs.get_schema(op_type, version, domain))
     except onnx.defs.SchemaError:
-        if op_type in _CONTRIB or not onnx.defs.has(op_type):
-            return _CONTRIB.get(op_type, 0), 1
-        schema = onnx.defs.get_schema(op_type)
-    return schema.min_input, schema.min_output
+        if op_type in _CONTRIB:
+            return _Needs(_CONTRIB[op_type], 1, _CONTRIB_TYPES)
+        if not onnx.defs.has(op_type):
+            return _Needs(0, 1, {})
+        return replace(_of_schema(onnx.defs.get_schema(op_type)), required=())
+
+
+def _of_schema(schema: onnx.defs.OpSchema) -> _Needs:
+    types = {name: int(attribute.type.value) for name, attribute in schema.attributes.items()}
+    required = tuple(name for name, attribute in schema.attributes.items() if attribute.required)
+    return _Needs(schema.min_input, schema.min_output, types, required)
 
 
 def _domain(name: str) -> str:

@@ -14,6 +14,7 @@ _LAST_ONLY = (
     "positions"
 )
 _SELECTS = frozenset({"Gather", "GatherND", "GatherElements", "Slice", "Compress"})
+_GATHERS = frozenset({"Gather", "GatherND", "GatherElements", "GatherBlockQuantized"})
 _NORMS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization"})
 _BLOCK_ENDS = CONTRACTIONS | {"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 
@@ -90,7 +91,7 @@ def _has_head(flow: Dataflow, name: str) -> bool:
 
 def embedding_rows(flow: Dataflow) -> set[int]:
     """Row counts of the 2-D tables that some Gather reads."""
-    tables = [flow.weight_dims(node.input[0]) for node in flow.graph.node if node.op_type.startswith("Gather")]
+    tables = [flow.weight_dims(node.input[0]) for node in flow.graph.node if node.op_type in _GATHERS]
     return {dims[0] for dims in tables if dims is not None and len(dims) == 2}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -147,6 +148,25 @@ def test_operators_that_onnx_has_no_schema_for_need_their_operands_too(operator:
     refuses(model, tmp_path, "fewer than its operator needs")
 
 
+@pytest.mark.parametrize(
+    ("operator", "attributes", "says"),
+    [
+        ("Softmax", {"axis": "last"}, "has an attribute 'axis' of another type than its operator's"),
+        ("Transpose", {"perm": 1}, "has an attribute 'perm' of another type"),
+        ("Cast", {}, "has no attribute 'to', which its operator needs"),
+        ("nobody.knows:Softmax", {"axis": 1.0}, "has an attribute 'axis' of another type"),
+        ("com.microsoft:FusedMatMul", {"alpha": "x"}, "has an attribute 'alpha' of another type"),
+    ],
+)
+def test_attributes_are_of_the_type_that_their_operator_says(
+    operator: str, attributes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    domain, _, op_type = operator.rpartition(":")
+    model = tiny_decoder(1)
+    model.graph.node.append(helper.make_node(op_type, ["logits"] * 2, ["strange"], domain=domain, **attributes))
+    refuses(model, tmp_path, says)
+
+
 def test_a_dimension_below_0_is_one_that_is_not_known(tmp_path: Path) -> None:
     model = tiny_decoder(1)
     model.graph.input[1].type.tensor_type.shape.dim[1].dim_value = -1
@@ -159,10 +179,27 @@ def test_an_if_whose_branches_have_no_names_is_no_merged_decoder(tmp_path: Path)
     model.graph.input.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
     result = helper.make_tensor_value_info("inner", TensorProto.FLOAT, None)
     body = helper.make_graph([helper.make_node("Softmax", ["logits"], ["inner"])], "b", [], [result])
-    chooser = helper.make_node("If", ["flag"], ["chosen"])
+    chooser = helper.make_node("If", ["flag"], ["chosen"], domain="nobody.knows")
     chooser.attribute.append(helper.make_attribute("branches", [body, body]))
     model.graph.node.append(chooser)
     assert len(read_flat_graph(save(model, tmp_path)).graph.node) == len(model.graph.node)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        helper.make_tensor("t", TensorProto.FLOAT, [2], [np.nan, np.inf]),
+        helper.make_tensor("t", TensorProto.STRING, [2], [b"one", b"\xff"]),
+        helper.make_tensor("t", TensorProto.COMPLEX64, [1], [1j]),
+    ],
+    ids=["nan", "text", "complex"],
+)
+def test_a_table_reshaped_to_what_are_no_sizes_is_no_table(target: TensorProto, tmp_path: Path) -> None:
+    model = tiny_decoder(1)
+    model.graph.initializer.append(target)
+    model.graph.node.insert(0, helper.make_node("Reshape", ["embedding", "t"], ["table"]))
+    next(node for node in model.graph.node if node.op_type == "Gather").input[0] = "table"
+    assert load_graph(save(model, tmp_path)).interface.input_ids is None
 
 
 @pytest.fixture
