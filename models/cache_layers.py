@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qbpass.models.cache_dims import growth_axis, head_dim, kv_heads
+from qbpass.models.cache_form import check_form, check_joint
 from qbpass.models.cache_updates import Update
-from qbpass.models.caches import Cache, given_caches, is_quantized, taken_caches
+from qbpass.models.caches import Cache, given_caches, taken_caches
 from qbpass.models.contract import CachePair, KVPair
 from qbpass.models.dataflow import INTEGERS, Dataflow
 from qbpass.models.findings import Findings
 from qbpass.models.interface import CrossKV
-
-_SHAPES = "(batch, KV heads, past, head dimension)"
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def _pair(flow: Dataflow, number: int, group: list[Cache], findings: Findings) -
     mine = Findings(flow)
     key, value = _key_and_value(group, mine)
     for cache in group:
-        _check_form(flow, cache, mine)
+        check_form(flow, cache, mine)
     held = key or value or group[0]
     pair = CachePair(
         layer=number,
@@ -117,7 +116,7 @@ def _key_and_value(group: list[Cache], findings: Findings) -> tuple[Cache | None
     values = [cache for cache in group if set(cache.roles) == {"value"}]
     names = [cache.name for cache in group]
     if both:
-        _joint(both[0], findings, names)
+        check_joint(both[0], findings, names)
         return (keys or both)[0], (values or both)[0]
     for role, caches in (("key", keys), ("value", values)):
         if len(caches) > 1:
@@ -136,92 +135,6 @@ def _key_and_value(group: list[Cache], findings: Findings) -> tuple[Cache | None
             *names,
         )
     return keys[0] if keys else None, values[0] if values else None
-
-
-def _joint(cache: Cache, findings: Findings, names: list[str]) -> None:
-    if cache.split and not cache.projected:
-        findings.add(
-            "FUSED_KV",
-            f"KV input {cache.name!r} holds the keys and the values of a layer in one tensor: export the model with "
-            "one input for the keys and one for the values of each layer",
-            *names,
-        )
-    else:
-        findings.add(
-            "LATENT_KV",
-            f"keys and values of a layer are both computed from KV input {cache.name!r} (a latent cache): export the "
-            "model with its keys and values as the cache",
-            *names,
-        )
-
-
-def _check_form(flow: Dataflow, cache: Cache, findings: Findings) -> None:
-    name, shape = cache.name, flow.shape(cache.name)
-    if shape is not None and len(shape) != 4 and len(cache.roles) == 1:
-        findings.add(
-            "FUSED_KV",
-            f"KV input {name!r} has {len(shape)} axes, not 4 {_SHAPES}: export the model with one input for the keys "
-            "and one for the values of each layer",
-            name,
-        )
-    problem = _UNUSUAL.get(cache.update)
-    if cache.past is None:
-        problem = _NO_PAST
-    elif cache.present is None:
-        problem = _NO_PRESENT
-    if problem is not None:
-        findings.add(problem[0], problem[1].format(name=repr(name)), name)
-    axis = growth_axis(flow, cache)
-    if axis is not None and problem is None and shape is not None and len(shape) == 4 and axis != 2:
-        findings.add(
-            "CACHE_AXES",
-            f"rows are appended to KV input {name!r} along axis {axis}, not along axis 2 of {_SHAPES}: export the "
-            "model with its past on axis 2",
-            name,
-        )
-    if is_quantized(flow, name):
-        findings.add(
-            "QUANTIZED_CACHE",
-            f"KV input {name!r} holds quantized rows: export the model with a floating-point cache",
-            name,
-        )
-
-
-_NO_PAST = (
-    "NO_PAST",
-    "the graph gives out the keys or values {name} and takes no past for them (it is a decoder for the first call "
-    "alone): use the graph with past_key_values inputs",
-)
-_NO_PRESENT = (
-    "NO_PRESENT",
-    "KV input {name} is joined with new rows that the graph does not give out: export the model with present outputs",
-)
-_UNUSUAL = {
-    Update.PREPENDED: (
-        "PREPENDED_CACHE",
-        "new rows are put in front of KV input {name}, not behind it: export the model with Concat(past, new)",
-    ),
-    Update.SHIFTED: (
-        "SLIDING_CACHE",
-        "KV input {name} loses rows when new ones come (a sliding window): rejected rows could not be taken back; "
-        "export the model with a cache that only grows",
-    ),
-    Update.SCATTERED: (
-        "STATIC_CACHE",
-        "new rows are written into KV input {name}, a buffer of fixed length (a static cache): export the model with a "
-        "cache that is appended to",
-    ),
-    Update.COMPUTED: (
-        "STATIC_CACHE",
-        "new rows are added into KV input {name}, a buffer of fixed length (a static cache): export the model with a "
-        "cache that is appended to",
-    ),
-    Update.NEW_ROWS: (
-        "NEW_ROWS_ONLY",
-        "the graph takes KV input {name} and gives out its new rows alone: export the model with presents that hold "
-        "past and new rows",
-    ),
-}
 
 
 def _heads(flow: Dataflow, cache: Cache, findings: Findings) -> int | None:
