@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from qbpass.admission.probes.case import CASE, Case, Operand, Result, Weight
+from qbpass.admission.probes.core import NAME, with_forms
 from qbpass.admission.probes.falsify import Bench
 from qbpass.admission.probes.fills import NORMAL, Fill
 from qbpass.admission.probes.probe import Settings
 from qbpass.admission.probes.sizes import Size
 from qbpass.admission.probes.store import Store, as_plain
+from qbpass.admission.site import AttentionSite, SiteNodes
+from qbpass.models.decoder import Decoder
+from qbpass.models.loading import load_graph
 from qbpass.models.recipe import machine_facts
 from qbpass.models.session import SessionSpec
 
@@ -94,3 +99,75 @@ def bench(folder: Path, *, fresh: bool = False, witnesses: Path | None = None, s
     """A bench whose cache is `folder`, for blocks of up to 3 rows."""
     machine = as_plain(machine_facts(spec))
     return Bench(spec, machine, Store(folder, fresh), witnesses or folder / "witnesses", Settings(queries=3))
+
+
+def tops() -> Case:
+    """The largest of a row's n values: a tail of -inf does not count, any other might."""
+    node = helper.make_node("ReduceMax", ["x"], ["y"], axes=[2], keepdims=0)
+    return case_of([node], [operand("x", 1, Q, N)], [result("y", 1, Q)])
+
+
+def small_decoder(folder: Path) -> Decoder:
+    """input_ids -> logits and whether they are numbers (IsNaN: not every provider has it). Written to `folder`."""
+    random = np.random.default_rng(0)
+    weights = {"table": random.standard_normal((11, 8)), "head": random.standard_normal((8, 11))}
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["x"]),
+        helper.make_node("MatMul", ["x", "head"], ["logits"]),
+        helper.make_node("IsNaN", ["logits"], ["bad"]),
+    ]
+    constants = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("input_ids", INT64, [1, "q"])],
+        [
+            helper.make_tensor_value_info("logits", FLOAT, [1, "q", 11]),
+            helper.make_tensor_value_info("bad", TensorProto.BOOL, [1, "q", 11]),
+        ],
+        constants,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    return load_graph(folder / "model.onnx")
+
+
+def grouped_core(heads: int = 4, kv_heads: int = 2, width: int = 16) -> Case:
+    """Attention as exporters write it, K and V repeated over the group, with both forms of queries as batch entries."""
+    group = heads // kv_heads
+    nodes = [
+        *_repeated("k", "kr"),
+        helper.make_node("Transpose", ["kr"], ["kt"], perm=[0, 1, 3, 2]),
+        *_repeated("v", "vr"),
+        helper.make_node("MatMul", ["q", "kt"], ["s"]),
+        helper.make_node("Mul", ["s", "scale"], ["t"]),
+        helper.make_node("Add", ["t", "m"], ["u"]),
+        helper.make_node("Softmax", ["u"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "vr"], ["y"]),
+    ]
+    lowest = float(np.finfo(np.float32).min)
+    mask = operand("m", 1, 1, Q, N, fill=Fill(kind="mask", low=lowest))
+    operands = [
+        operand("q", 1, heads, Q, width),
+        operand("k", 1, kv_heads, N, width),
+        operand("v", 1, kv_heads, N, width),
+    ]
+    scale = Weight("scale", FLOAT, (), value=np.array(width**-0.5, np.float32))
+    shapes = (ints("axis", 2), ints("group", 1, 1, group, 1, 1), ints("rows", 1, heads, -1, width), scale)
+    case = case_of(nodes, [*operands, mask], [result("y", 1, heads, Q, width)], shapes)
+    names = SiteNodes((), "s", (), "p", (), "y", ())
+    site = AttentionSite(
+        name="core", kind="decomposed", layer=0, heads=heads, kv_heads=kv_heads, head_dim=width, value_dim=width,
+        elem_type=FLOAT, scale=None, q="q", k="k", v="v", mask="m", output="y", past_key=None, past_value=None,
+        new_key=None, new_value=None, present_key=None, present_value=None, nodes=names,
+    )  # fmt: skip
+    return with_forms(replace(case, operator=NAME), site)
+
+
+def _repeated(source: str, result: str) -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("Unsqueeze", [source, "axis"], [f"{source}.5"]),
+        helper.make_node("Expand", [f"{source}.5", "group"], [f"{source}.e"]),
+        helper.make_node("Reshape", [f"{source}.e", "rows"], [result]),
+    ]

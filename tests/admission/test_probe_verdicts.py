@@ -8,14 +8,29 @@ from typing import get_args
 import numpy as np
 import pytest
 from onnx import helper
-from probe_cases import N, Q, bench, case_of, counting_cache, coupled, longest_only, operand, placed, result, shifted
+from probe_cases import (
+    N,
+    Q,
+    bench,
+    case_of,
+    counting_cache,
+    coupled,
+    longest_only,
+    operand,
+    placed,
+    result,
+    shifted,
+    tops,
+)
 from pydantic import ValidationError
 
 from qbpass.admission.probes.batch import BATCH
 from qbpass.admission.probes.case import Case
 from qbpass.admission.probes.chain import CHAIN
 from qbpass.admission.probes.coupling import COUPLING
+from qbpass.admission.probes.curve import measure_curve
 from qbpass.admission.probes.falsify import Answer, Record, Verdict, ask
+from qbpass.admission.probes.interleaved import Timings
 from qbpass.admission.probes.padding import PADDING, residues, tails
 from qbpass.admission.probes.position import POSITION
 from qbpass.admission.probes.probe import Probe
@@ -81,11 +96,18 @@ def test_a_tail_that_counts_is_found_and_told_by_residue(tmp_path: Path) -> None
     assert found.detail["explained_by"] is None  # no residue class is free of it
 
 
+def test_a_tail_that_is_masked_is_masked(tmp_path: Path) -> None:
+    """A largest value is exact, so a tail of -inf shows on no machine, and any other tail on every one."""
+    record = answer(tops(), PADDING, tmp_path).record
+    assert (record.verdict, record.differing) == ("unknown", 0)
+
+
 def test_residues_name_the_smallest_modulus_that_explains_every_length() -> None:
     tried = [({"keys": n}, n % 4 == 3) for n in range(1, 65)]
     assert residues(tried)["explained_by"] == {"modulus": 4, "residues": [3]}
     assert residues(tried)["residues"]["16"] == [3, 7, 11, 15]
-    assert residues([({"keys": n}, False) for n in range(1, 65)])["explained_by"] is None
+    for every in (False, True):  # no length, or every one: no residue tells them apart
+        assert residues([({"keys": n}, every) for n in range(1, 65)])["explained_by"] is None
 
 
 def test_two_lengths_of_many_are_no_rule() -> None:
@@ -125,3 +147,12 @@ def test_batches_are_asked_of_products_whose_rows_can_be_batch_entries(tmp_path:
     flat = case_of([node], [operand("q", Q, 8), operand("k", 8, 5)], [result("y", Q, 5)])
     assert not BATCH.applies(flat)
     assert not BATCH.applies(shifted())
+
+
+def test_the_curve_is_the_median_of_each_rounds_ratio_to_a_call_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"1": np.array([1.0, 2.0, 4.0]), "2": np.array([2.0, 3.0, 4.0])}
+    monkeypatch.setattr("qbpass.admission.probes.curve.interleave", lambda *args, **options: Timings(seconds))
+    one, two = measure_curve("g", 7, {2: int, 1: int}, lambda text, done, total: None).points
+    assert (one.queries, one.ms, one.ratio) == (1, 2000.0, 1.0)
+    assert (two.queries, two.ms, two.ratio) == (2, 3000.0, 1.5)
+    assert (two.low, two.high) == (1.25, 1.75)

@@ -72,6 +72,7 @@ def test_what_is_false_comes_first_and_every_witness_is_replayed_by_a_second_pro
     )
     assert replayed.returncode == 1, replayed.stderr
     assert "reproduced: the two sides differ here, with the recorded bytes" in replayed.stdout
+    assert qbpass_run("probe", "--replay", case["witness"]).code == 1
     shown = qbpass_run("probe", "builtin:operators", *TWO_THREADS, "--only", "DynamicQuantizeLinear").out
     verdicts = [line.split()[0] for line in shown.splitlines() if line.startswith(("false", "unknown"))]
     assert verdicts == sorted(verdicts)
