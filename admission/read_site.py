@@ -91,7 +91,7 @@ def _mask(nodes: SiteNodes, flow: Flow) -> str | None:
     return added[-1] if added else None
 
 
-def new_rows(present: str, past: str, flow: Flow) -> str | None:
+def new_rows(present: str, past: str | None, flow: Flow) -> str | None:
     """What is concatenated behind the past; None where the present is made in another way."""
     node = flow.producer(present)
     if node is None or node.op_type != "Concat" or len(node.input) != 2 or flow.origin(node.input[0]) != past:

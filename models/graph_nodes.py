@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 import onnx
 
@@ -109,7 +110,7 @@ def _needs(op_type: str, version: int, domain: str) -> _Needs:
 
 
 def _of_schema(schema: onnx.defs.OpSchema) -> _Needs:
-    types = {name: int(attribute.type.value) for name, attribute in schema.attributes.items()}
+    types = {name: int(cast(Any, attribute.type).value) for name, attribute in schema.attributes.items()}
     required = tuple(name for name, attribute in schema.attributes.items() if attribute.required)
     return _Needs(schema.min_input, schema.min_output, types, required)
 

@@ -9,12 +9,12 @@ Example: a layer whose attention lies in a control-flow body, or a linear attent
 from __future__ import annotations
 
 from qbpass.admission.report import Diagnostic, SiteReport
-from qbpass.models.contract import KVPair
+from qbpass.models.contract import CachePair
 
 CODE = "KV_WITHOUT_SITE"
 
 
-def report(pair: KVPair) -> SiteReport:
+def report(pair: CachePair) -> SiteReport:
     name = f"attention.{pair.layer}"
     message = f"no attention that reads the KV pair of layer {pair.layer} was found; such a layer can't be rewritten"
     evidence = {"past": [pair.past_key, pair.past_value], "present": [pair.present_key, pair.present_value]}

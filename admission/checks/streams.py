@@ -15,7 +15,8 @@ CODE = "STREAMS"
 
 
 def check(subject: Subject) -> Diagnostic | None:
-    tensors = (subject.flow.interface.input_ids, subject.site.q, subject.site.k, subject.site.v)
+    given = (subject.flow.interface.input_ids, subject.site.q, subject.site.k, subject.site.v)
+    tensors = [tensor for tensor in given if tensor is not None]
     batches = {tensor: shape[0] if (shape := subject.shape(tensor)) else None for tensor in tensors}
     if subject.shape(subject.site.q) is not None and len(subject.shape(subject.site.q) or ()) != 4:
         del batches[subject.site.q]  # PRODUCT_FORM speaks for it

@@ -143,7 +143,9 @@ def test_a_refused_report_is_refused_with_its_codes(tiny_bundle: Bundle) -> None
     first = report.sites[0]
     refused = SiteReport(first.name, first.kind, 0, first.site, (Diagnostic("QB123", first.name, "not this one"),))
     mixed = AdmissionReport(report.model, (refused, *report.sites[1:]), (Diagnostic("QB099", "", "nor this graph"),))
-    with pytest.raises(RewriteRefused, match=r"1 of 3 attention sites are refused \(QB123\) and the graph is refused \(QB099\)") as raised:
+    with pytest.raises(
+        RewriteRefused, match=r"1 of 3 attention sites are refused \(QB123\) and the graph is refused \(QB099\)"
+    ) as raised:
         make_plan(tiny_bundle.reference, mixed, "qb", SPEC)
     assert raised.value.trials == ()
 
