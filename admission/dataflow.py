@@ -13,6 +13,7 @@ import onnx
 
 from qbpass.admission.calls.call import CALLS, Call
 from qbpass.admission.calls.fit import fit_extent
+from qbpass.admission.calls.node_types import Memory
 from qbpass.admission.calls.trace import CallTrace
 from qbpass.admission.extents import Extent
 from qbpass.models.dataflow import Dataflow
@@ -44,6 +45,7 @@ class Flow:
         self._producer: dict[str, int] = {}
         self._consumers: dict[str, list[int]] = {}
         self._traces: dict[Call, CallTrace] = {}
+        self._memory = Memory()
         self._extents: dict[str, tuple[Extent | None, ...] | None] = {}
         for position, node in enumerate(self.nodes):
             self._producer.update((tensor, position) for tensor in node.output if tensor)
@@ -146,7 +148,7 @@ class Flow:
     def trace(self, call: Call) -> CallTrace:
         """Shapes, and the values of sizes and masks, in a call of that size; each call is traced once."""
         if call not in self._traces:
-            self._traces[call] = CallTrace(self.model, self.interface, call)
+            self._traces[call] = CallTrace(self.model, self.interface, call, self._memory)
         return self._traces[call]
 
     @property

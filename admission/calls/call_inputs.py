@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,16 @@ from qbpass.admission.calls.call import Call
 from qbpass.models.interface import Interface
 
 CallShape = tuple[int | None, ...]
+
+#: Elements of the largest value that is worked out.
+VALUE_LIMIT = 1 << 19
+_NUMBERS = frozenset(
+    {
+        *(TensorProto.BOOL, TensorProto.INT64, TensorProto.INT32, TensorProto.INT16, TensorProto.INT8),
+        *(TensorProto.UINT64, TensorProto.UINT32, TensorProto.UINT16, TensorProto.UINT8),
+        *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,7 @@ def _symbols(inputs: list[onnx.ValueInfoProto], interface: Interface, call: Call
 
 def _size(dim: onnx.TensorShapeProto.Dimension, symbols: dict[str, int], call: Call) -> int | None:
     if dim.HasField("dim_value"):
-        return int(dim.dim_value)
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
     if not dim.dim_param:
         return None
     if dim.dim_param not in symbols:
@@ -90,11 +101,12 @@ def _own_size(number: int, call: Call) -> int:
 def _value(
     name: str, shape: CallShape | None, tensor: onnx.TypeProto.Tensor, interface: Interface, call: Call
 ) -> np.ndarray[Any, Any] | None:
-    if shape is None or None in shape or tensor.elem_type == TensorProto.UNDEFINED:
+    sizes = [size for size in shape or () if size is not None]
+    if shape is None or len(sizes) != len(shape) or math.prod(sizes) > VALUE_LIMIT or tensor.elem_type not in _NUMBERS:
         return None
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    if name == interface.attention_mask and len(shape) == 2:
-        return np.ones(tuple(size or 0 for size in shape), dtype)
-    if name == interface.position_ids and len(shape) == 2 and shape[1] == call.queries:
-        return np.arange(call.past, call.extent, dtype=dtype)[None].repeat(shape[0] or 0, axis=0)
+    if name == interface.attention_mask and len(sizes) == 2:
+        return np.ones(sizes, dtype)
+    if name == interface.position_ids and len(sizes) == 2 and sizes[1] == call.queries:
+        return np.arange(call.past, call.extent, dtype=dtype)[None].repeat(sizes[0], axis=0)
     return None

@@ -2,29 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache, lru_cache
 
 import onnx
 from onnx import TensorProto, TypeProto, defs, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from onnx.shape_inference import infer_node_outputs
 
 from qbpass.admission.calls.call_inputs import CallShape, TensorInCall
 from qbpass.admission.calls.contrib_types import CONTRIB_RULES
-from qbpass.models.graph_order import node_reads
+from qbpass.models.graph_order import node_reads, subgraphs
 
 Known = dict[str, TensorInCall]
 UNKNOWN = TensorInCall(TensorProto.UNDEFINED, None)
 
 
-def output_types(node: onnx.NodeProto, known: Known, opsets: dict[str, int]) -> list[TensorInCall]:
+class Memory:
+    """What was worked out already: nodes that differ in their tensors' names only are worked out once. Of one graph."""
+
+    def __init__(self) -> None:
+        self.types: dict[Hashable, list[TensorInCall]] = {}
+        self.evaluators: dict[bytes, ReferenceEvaluator | None] = {}
+
+
+def output_types(
+    node: onnx.NodeProto, known: Known, opsets: dict[str, int], memory: Memory | None = None
+) -> list[TensorInCall]:
     """One entry for each output; UNKNOWN where neither a schema nor a rule says anything."""
+    key = None if memory is None else _key(node, known)
+    if memory is not None and key in memory.types:
+        return memory.types[key]
     schema = _schema(node.op_type, node.domain, opsets)
     found: list[TensorInCall] = []
     if schema is not None:
         found = _inferred(node, schema, known, opsets)
     elif node.op_type in CONTRIB_RULES:
         found = CONTRIB_RULES[node.op_type](node, [known.get(name) if name else None for name in node.input])
-    return found[: len(node.output)] + [UNKNOWN] * (len(node.output) - len(found))
+    found = found[: len(node.output)] + [UNKNOWN] * (len(node.output) - len(found))
+    if memory is not None and key is not None and len(memory.types) < _MOST:
+        memory.types[key] = found
+    return found
+
+
+def _key(node: onnx.NodeProto, known: Known) -> Hashable:
+    """Equal for nodes with the same results; None for one that has bodies, or reads more than a few known values."""
+    reads: list[Hashable] = []
+    for name in node.input:
+        tensor = known.get(name) if name else None
+        if tensor is None:
+            reads.append(bool(name))
+        elif tensor.value is None:
+            reads.append((tensor.elem_type, tensor.shape))
+        elif tensor.value.size <= _FEW:
+            reads.append((tensor.elem_type, tensor.shape, tensor.value.tobytes()))
+        else:
+            return None
+    attributes = tuple([attribute.SerializeToString(deterministic=True) for attribute in node.attribute])
+    if attributes and any(subgraphs(node)):
+        return None
+    return (node.op_type, node.domain, attributes, tuple(reads), tuple(map(bool, node.output)))
+
+
+_FEW, _MOST = 64, 50_000  # elements of a value that is compared, entries of a memory
 
 
 @cache

@@ -6,6 +6,7 @@ only where nothing computes it.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,25 +15,27 @@ from onnx import TensorProto, numpy_helper
 
 from qbpass.admission.calls.call import Call
 from qbpass.admission.calls.call_inputs import CallShape, TensorInCall, call_inputs
-from qbpass.admission.calls.node_types import UNKNOWN, output_types
+from qbpass.admission.calls.node_types import UNKNOWN, Memory, output_types
 from qbpass.admission.calls.node_values import NodeValues
 from qbpass.models.interface import Interface
 
-SMALL_CONSTANT = 4096  # elements of an initializer whose value is looked at
+SMALL_CONSTANT = 4096  # elements of a stored tensor whose value is looked at
 MASK_CONSTANT = 1 << 24  # elements of a boolean one: a causal mask of 4,096 positions, as older models store it
 
 
 class CallTrace:
     """What every tensor of a graph is in one call."""
 
-    def __init__(self, model: onnx.ModelProto, interface: Interface, call: Call) -> None:
+    def __init__(self, model: onnx.ModelProto, interface: Interface, call: Call, memory: Memory | None = None) -> None:
+        """memory: what traces of the same graph have in common."""
         self.call = call
+        self._memory = Memory() if memory is None else memory
         self._graph = model.graph
         self._opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
-        self._values = NodeValues(list(model.opset_import))
+        self._values = NodeValues(list(model.opset_import), self._memory.evaluators)
         inputs, self.symbols = call_inputs(model.graph, interface, call)
         self._declared = _declared(model.graph, self.symbols)
-        self.tensors: dict[str, TensorInCall] = {init.name: _weight(init) for init in model.graph.initializer}
+        self.tensors: dict[str, TensorInCall] = {init.name: _stored(init) for init in model.graph.initializer}
         self.tensors.update(inputs)
         for node in model.graph.node:
             self._trace(node)
@@ -48,18 +51,14 @@ class CallTrace:
 
     def _trace(self, node: onnx.NodeProto) -> None:
         if node.op_type == "Constant":
-            for name in node.output:
-                value = _constant(node)
-                self.tensors[name] = UNKNOWN if value is None else _of_value(value)
+            self.tensors.update((name, _constant(node)) for name in node.output)
             return
-        types = output_types(node, self.tensors, self._opsets)
-        types = [self._completed(name, found) for name, found in zip(node.output, types, strict=True)]
+        types = output_types(node, self.tensors, self._opsets, self._memory)
         values = self._values.outputs(node, self.tensors, types)
         for index, name in enumerate(node.output):
             if name:
-                found = types[index]
                 value = None if values is None or index >= len(values) else values[index]
-                self.tensors[name] = found if value is None else _of_value(value)
+                self.tensors[name] = self._completed(name, types[index]) if value is None else _of_value(value)
 
     def _completed(self, name: str, found: TensorInCall) -> TensorInCall:
         """What is not computed is taken from the file's own declaration."""
@@ -81,29 +80,29 @@ def _of_value(value: np.ndarray[Any, Any]) -> TensorInCall:
     return TensorInCall(int(onnx.helper.np_dtype_to_tensor_dtype(value.dtype)), tuple(value.shape), value)
 
 
-def _weight(init: TensorProto) -> TensorInCall:
-    limit = MASK_CONSTANT if init.data_type == TensorProto.BOOL else SMALL_CONSTANT
-    small = init.data_location != TensorProto.EXTERNAL and np.prod(init.dims, dtype=object) <= limit
-    value = numpy_helper.to_array(init) if small else None
-    return TensorInCall(init.data_type, tuple(init.dims), value)
+def _stored(tensor: TensorProto) -> TensorInCall:
+    """Of an initializer or a Constant. Only numbers have a value here, and only few of them."""
+    limit = MASK_CONSTANT if tensor.data_type == TensorProto.BOOL else SMALL_CONSTANT
+    small = tensor.data_location != TensorProto.EXTERNAL and math.prod(tensor.dims) <= limit
+    value = numpy_helper.to_array(tensor) if small and tensor.data_type != TensorProto.STRING else None
+    return TensorInCall(tensor.data_type, tuple(tensor.dims), value)
 
 
-def _constant(node: onnx.NodeProto) -> np.ndarray[Any, Any] | None:
+def _constant(node: onnx.NodeProto) -> TensorInCall:
     for entry in node.attribute:
-        if entry.name == "value":
-            small = entry.t.data_location != TensorProto.EXTERNAL
-            return numpy_helper.to_array(entry.t) if small else None
+        if entry.name == "value" and entry.HasField("t"):
+            return _stored(entry.t)
         if entry.name in ("value_int", "value_ints"):
-            return np.array(onnx.helper.get_attribute_value(entry), np.int64)
+            return _of_value(np.array(onnx.helper.get_attribute_value(entry), np.int64))
         if entry.name in ("value_float", "value_floats"):
-            return np.array(onnx.helper.get_attribute_value(entry), np.float32)
-    return None
+            return _of_value(np.array(onnx.helper.get_attribute_value(entry), np.float32))
+    return UNKNOWN
 
 
 def _declared(graph: onnx.GraphProto, symbols: dict[str, int]) -> dict[str, TensorInCall]:
     def size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
         if dim.HasField("dim_value"):
-            return int(dim.dim_value)
+            return int(dim.dim_value) if dim.dim_value >= 0 else None
         parts = [symbols.get(part.strip()) for part in dim.dim_param.split("+")]
         return None if None in parts else sum(part for part in parts if part is not None)
 
