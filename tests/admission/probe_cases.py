@@ -103,8 +103,16 @@ def bench(folder: Path, *, fresh: bool = False, witnesses: Path | None = None, s
 
 def tops() -> Case:
     """The largest of a row's n values: a tail of -inf does not count, any other might."""
-    node = helper.make_node("ReduceMax", ["x"], ["y"], axes=[2], keepdims=0)
-    return case_of([node], [operand("x", 1, Q, N)], [result("y", 1, Q)])
+    node = helper.make_node("ReduceMax", ["x", "axes"], ["y"], keepdims=0)
+    return case_of([node], [operand("x", 1, Q, N)], [result("y", 1, Q)], (ints("axes", 2),))
+
+
+def reshaped() -> Case:
+    """x + x in a shape that the call brings, its number of rows among it."""
+    counts = Fill(kind="affine", table=((0, 0, 2), (3, 0, 0)))
+    shape = Operand("shape", INT64, dims(2), counts)
+    nodes = [helper.make_node("Add", ["x", "x"], ["z"]), helper.make_node("Reshape", ["z", "shape"], ["y"])]
+    return case_of(nodes, [operand("x", 2, Q, 3), shape], [Result("y", FLOAT, (Size(fixed=2), Size(rows=3)))])
 
 
 def small_decoder(folder: Path) -> Decoder:

@@ -18,6 +18,7 @@ from probe_cases import (
     longest_only,
     operand,
     placed,
+    reshaped,
     result,
     shifted,
     tops,
@@ -33,7 +34,7 @@ from qbpass.admission.probes.falsify import Answer, Record, Verdict, ask
 from qbpass.admission.probes.interleaved import Timings
 from qbpass.admission.probes.padding import PADDING, residues, tails
 from qbpass.admission.probes.position import POSITION
-from qbpass.admission.probes.probe import Probe
+from qbpass.admission.probes.probe import Probe, Settings
 from qbpass.admission.probes.rows import ROWS
 from qbpass.admission.probes.trial import Runner
 
@@ -89,6 +90,19 @@ def test_a_row_is_compared_at_every_place_of_every_block(tmp_path: Path) -> None
     assert found.differing == 2 * (2 + 6)
 
 
+def test_each_row_of_a_block_is_tried_at_each_place() -> None:
+    trials = list(ROWS.trials(shifted(), Settings(queries=3, seeds=(0,))))
+    widest = {(id(trial.alone), trial.facts["place"]) for trial in trials if trial.facts["rows"] == 3}
+    assert len(widest) == 9
+
+
+@pytest.mark.parametrize("probe", [ROWS, POSITION, COUPLING])
+def test_counts_of_rows_are_those_of_the_call_they_are_fed_to(probe: Probe, tmp_path: Path) -> None:
+    record = answer(reshaped(), probe, tmp_path).record
+    assert (record.verdict, record.refused) == ("unknown", 0)
+    assert record.trials > 0
+
+
 def test_a_tail_that_counts_is_found_and_told_by_residue(tmp_path: Path) -> None:
     found = answer(longest_only(), PADDING, tmp_path).record
     assert found.verdict == "false"
@@ -99,6 +113,7 @@ def test_a_tail_that_counts_is_found_and_told_by_residue(tmp_path: Path) -> None
 def test_a_tail_that_is_masked_is_masked(tmp_path: Path) -> None:
     """A largest value is exact, so a tail of -inf shows on no machine, and any other tail on every one."""
     record = answer(tops(), PADDING, tmp_path).record
+    assert (record.trials > 0, record.refused) == (True, 0)
     assert (record.verdict, record.differing) == ("unknown", 0)
 
 
