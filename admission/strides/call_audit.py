@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from qbpass.admission.report import Diagnostic
-from qbpass.admission.strides.algebra import AlgebraTrace, Operation
+from qbpass.admission.strides.algebra import Operation
 from qbpass.admission.strides.decode import decode
 from qbpass.admission.strides.elements import Elements, Ids, UntracedError
 from qbpass.admission.strides.findings import Place, compare_reads
@@ -66,7 +66,7 @@ def audit_call(place: Place, subject: Subject, elem_size: int) -> CallAudit:
     except UntracedError as error:
         return CallAudit(place, (), (place.problem("UNTRACED", f"the {place.part} graph {error}"),))
     algebra_ids = {name: held.ids() for name, held in algebra.held.items()}
-    problems = [*_disagreements(place, ids, algebra_ids), *_view_problems(place, algebra)]
+    problems = [*_disagreements(place, ids, algebra_ids), *view_problems(place, algebra.operations)]
     steps: Steps | None = None
     for witness, found, traced in (("oracle", elements, ids), ("algebra", algebra.elements, algebra_ids)):
         try:
@@ -98,9 +98,10 @@ def _disagreements(place: Place, oracle: Mapping[str, Ids], algebra: Mapping[str
     return []
 
 
-def _view_problems(place: Place, trace: AlgebraTrace) -> list[Diagnostic]:
+def view_problems(place: Place, operations: Iterable[Operation]) -> list[Diagnostic]:
+    """Operations whose views are not within their memory, on whole elements, and free of overlap."""
     problems = []
-    for operation in trace.operations:
+    for operation in operations:
         view = operation.view
         for code, wrong, words in (
             ("VIEW_SPAN", not view.within_allocation, "reaches out of its allocation"),

@@ -13,9 +13,13 @@ from qbpass.admission.admit import admit
 from qbpass.admission.calls.call import Call
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.site import AttentionSite
-from qbpass.admission.strides.call_audit import CallAudit
+from qbpass.admission.strides.algebra import Operation
+from qbpass.admission.strides.call_audit import CallAudit, view_problems
 from qbpass.admission.strides.exported_audit import ExportedGraph
+from qbpass.admission.strides.findings import Place
+from qbpass.admission.strides.mask_rows import MaskRows
 from qbpass.admission.strides.required import NOTHING, required_reads, value_ends
+from qbpass.admission.strides.view import Allocation, View
 from qbpass.models.decoder import Decoder
 
 CALLS = (Call(1, 5), Call(2, 3), Call(3, 4))
@@ -100,6 +104,8 @@ def test_a_site_that_is_read_wrong_is_not_what_its_nodes_do() -> None:
         "mask": (replace(site, mask=None), "UNTRACED"),
         "output": (replace(site, output=site.nodes.softmax), "UNTRACED"),
     }
+    one_tensor = graph.audit(replace(site, new_value=site.new_key), CALLS[:1])[0].problems
+    assert [p.message for p in one_tensor] == [f"the exported graph reads {site.new_key!r} as two operands"]
     for name, (broken, code) in wrong.items():
         assert code in codes(graph.audit(broken, CALLS)), name
     assert codes(graph.audit(site, CALLS)) == set()
@@ -200,6 +206,31 @@ def test_a_row_reads_up_to_the_next_extent_that_must_be_a_last_column(
 ) -> None:
     call = Call(queries, past)
     assert value_ends(call, [extent % 4 in exact for extent in range(call.extent + 1)]) == ends
+
+
+@pytest.mark.parametrize(
+    ("view", "code"),
+    [
+        (View((4, 4), (16, 4), 4, 4, Allocation("m", 64)), "VIEW_SPAN"),
+        (View((4,), (4,), 2, 4, Allocation("m", 64)), "VIEW_ALIGNMENT"),
+        (View((4, 3), (8, 4), 0, 4, Allocation("m", 64)), "VIEW_OVERLAP"),
+        (View((4096, 4096), (8, 12), 0, 4, Allocation("m", 1 << 20)), "VIEW_OVERLAP"),  # too large to be shown
+    ],
+)
+def test_a_view_that_is_not_legal_is_named(view: View, code: str) -> None:
+    place = Place(site_of(make_decoder(Knobs())), Call(2, 3), "active")
+    sound = View.contiguous("m", (4, 4), 4)
+    operations = [Operation("Slice", name, "view", made, 0, ()) for name, made in (("good", sound), ("bad", view))]
+    (problem,) = view_problems(place, operations)
+    assert problem.code == code
+    assert problem.evidence["tensor"] == "bad"
+
+
+def test_a_mask_whose_values_depend_on_more_than_sizes_is_unknown() -> None:
+    decoder = make_decoder(Knobs())
+    rows = MaskRows(decoder.model, decoder.interface, "l0.qk")
+    (problem,) = rows.problems(Place(site_of(decoder), Call(2, 3), "exported"))
+    assert problem.code == "MASK_UNKNOWN"
 
 
 def test_a_mask_of_a_padded_token_is_tried_and_is_the_same_alone() -> None:

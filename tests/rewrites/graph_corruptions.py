@@ -150,7 +150,7 @@ def _mask(edit: Edit) -> tuple[onnx.NodeProto, str]:
     return edit.mask_add, edit.site.mask
 
 
-def _keys(edit: Edit) -> tuple[onnx.NodeProto, str]:
+def keys_edge(edit: Edit) -> tuple[onnx.NodeProto, str]:
     """The edge from the present key to its repeat."""
     node = next(edit.node(n) for n in edit.site.nodes.key_path if edit.site.k in edit.node(n).input)
     return node, edit.site.k
@@ -339,26 +339,26 @@ CORRUPTIONS: tuple[Corruption, ...] = (
     ),
     Corruption("softmax reads the scores before the mask", _unmasked, "NOT_CAUSAL", "MASK_AHEAD", AHEAD),
     Corruption("masked twice", _masked_twice, "MASK_FORM", "UNTRACED", "which of two masks moves with the queries?"),
-    Corruption("key heads tiled", _tiled(_keys), "STRIDE_LEGALITY", "KEY_MAP", GROUP),
+    Corruption("key heads tiled", _tiled(keys_edge), "STRIDE_LEGALITY", "KEY_MAP", GROUP),
     Corruption("value heads tiled", _tiled(_values), "STRIDE_LEGALITY", "VALUE_MAP", GROUP),
-    Corruption("key heads reversed", _at(_keys, reversed_along(1)), "STRIDE_LEGALITY", "KEY_MAP", GROUP),
+    Corruption("key heads reversed", _at(keys_edge, reversed_along(1)), "STRIDE_LEGALITY", "KEY_MAP", GROUP),
     Corruption("value heads reversed", _at(_values, reversed_along(1)), "STRIDE_LEGALITY", "VALUE_MAP", GROUP),
-    Corruption("one key head for all", _at(_keys, one_for_all(1, 0)), "STRIDE_LEGALITY", "KEY_MAP", GROUP),
+    Corruption("one key head for all", _at(keys_edge, one_for_all(1, 0)), "STRIDE_LEGALITY", "KEY_MAP", GROUP),
     Corruption(
         "repeated key heads swapped", _at(_qk_keys, gathered(1, 0, 2, 1, 3)), "STRIDE_LEGALITY", "KEY_MAP", GROUP
     ),
-    Corruption("key rows shifted", _at(_keys, rolled(2)), "STRIDE_LEGALITY", "KEY_MAP", "key t is row t"),
-    Corruption("key rows reversed", _at(_keys, reversed_along(2)), "STRIDE_LEGALITY", "KEY_MAP", "key t is row t"),
+    Corruption("key rows shifted", _at(keys_edge, rolled(2)), "STRIDE_LEGALITY", "KEY_MAP", "key t is row t"),
+    Corruption("key rows reversed", _at(keys_edge, reversed_along(2)), "STRIDE_LEGALITY", "KEY_MAP", "key t is row t"),
     Corruption("value rows shifted", _at(_values, rolled(2)), "STRIDE_LEGALITY", "VALUE_MAP", "value t is row t"),
     Corruption(
-        "key channels shifted", _at(_keys, rolled(3)), "STRIDE_LEGALITY", "KEY_MAP", "channel c meets channel c"
+        "key channels shifted", _at(keys_edge, rolled(3)), "STRIDE_LEGALITY", "KEY_MAP", "channel c meets channel c"
     ),
     Corruption("value channels reversed", _at(_values, reversed_along(3)), "STRIDE_LEGALITY", "VALUE_MAP", "the same"),
-    Corruption("values taken for keys", _rewired(_keys, lambda e: e.site.v), "CACHE_OPERANDS", None, STREAM),
-    Corruption("keys taken for values", _rewired(_values, lambda e: e.site.k), "CACHE_OPERANDS", None, STREAM),
-    Corruption("another layer's keys", _rewired(_keys, lambda e: e.sites[0].k), "CACHE_OPERANDS", None, STREAM),
+    Corruption("values taken for keys", _rewired(keys_edge, lambda e: e.site.v), "CACHE_OPERANDS", None, STREAM),
+    Corruption("keys taken for values", _rewired(_values, lambda e: e.site.k), "LATENT_KV", "UNTRACED", STREAM),
+    Corruption("another layer's keys", _rewired(keys_edge, lambda e: e.sites[0].k), "CACHE_OPERANDS", None, STREAM),
     Corruption("another layer's values", _rewired(_values, lambda e: e.sites[0].v), "CACHE_OPERANDS", None, STREAM),
-    Corruption("the past in place of the present", _rewired(_keys, _past_key), "CACHE_OPERANDS", None, STREAM),
+    Corruption("the past in place of the present", _rewired(keys_edge, _past_key), "CACHE_OPERANDS", None, STREAM),
     Corruption("the call's own values alone", _rewired(_values, _new_value), "CACHE_OPERANDS", None, STREAM),
     Corruption("new rows in front of the past", _new_rows_in_front, "CONCAT_FORM", "UNTRACED", STREAM),
     Corruption("new rows joined as heads", _joined_as_heads, "CONCAT_FORM", "UNTRACED", STREAM),

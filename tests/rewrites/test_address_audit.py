@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import onnx_graphsurgeon as gs
 import pytest
 from decoder_blocks import SPEC, plan_of, sites_of
 from faults import FAULTS, Fault, head_order_reversed
+from graph_corruptions import Edit, keys_edge, times
 
 from qbpass.admission.admit import admit
 from qbpass.admission.calls.call import Call
@@ -274,6 +276,19 @@ def test_cache_rows_written_in_another_order_are_caught(tiny_bundle: Bundle, mon
     assert {"CACHE_ROWS", "KEY_MAP"} <= codes(found, "active")
 
 
+def test_rows_that_are_not_written_are_read_as_nothing(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies in a cache behind its past rows is left from rejected tokens: plausible numbers, and nobody's keys."""
+
+    def broken(builder: NodeBuilder, site: Any, cache: Any, new: Any, dims: Any) -> None:
+        for before, after in ((cache.key_in, cache.key), (cache.value_in, cache.value)):
+            builder.nodes.append(gs.Node("Identity", f"{after.name}/kept", inputs=[before], outputs=[after]))
+
+    monkeypatch.setattr(apply, "emit_update", broken)
+    found = audit(tiny_bundle, "qb", calls=(Call(2, 3),))
+    assert {"CACHE_ROWS", "KEY_MAP"} <= codes(found, "active") & codes(found, "native")
+    assert any("nothing instead of row 3, head 0, channel 0" in problem.message for problem in found.problems)
+
+
 def test_keys_written_as_values_are_caught(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     sound = apply.emit_update
 
@@ -309,6 +324,24 @@ def test_another_scale_is_caught(tiny_bundle: Bundle, monkeypatch: pytest.Monkey
     (problem,) = audit(tiny_bundle, "qb", calls=(Call(2, 3),)).problems
     assert problem.code == "STEPS"
     assert problem.message == "score: product(alpha=0.125), + mask instead of product(alpha=0.25), + mask"
+
+
+def test_a_factor_behind_the_cache_goes_in_front_of_it_for_every_row(
+    tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys halved in every call: the cache then holds halved keys, those of earlier calls and those of this one."""
+    edit = Edit(tiny_bundle.reference, sites_in(tiny_bundle.folder), LAYER)
+    edit.insert(*keys_edge(edit), times(0.5))
+    decoder = edit.decoder_now()
+    sites = sites_of(decoder)
+    assert [factor.node for factor in sites[LAYER].key_factors] == ["corrupt.times"]
+    made = RewritePlan("qb", 2, 4, tuple(SitePlan(site, SiteForm()) for site in sites))
+    calls = (Call(2, 3),)
+    found = audit_site(decoder, made, sites[LAYER], calls)
+    assert found.problems == ()
+    assert {call.steps["key"] for call in found.calls if call.steps} == {("Mul(0.5)",)}
+    monkeypatch.setattr(apply, "move_factors", lambda builder, site, new, producers, tensors: new)
+    assert {"CACHE_ROWS", "STEPS"} <= codes(audit_site(decoder, made, sites[LAYER], calls), "active")
 
 
 def test_an_algebra_that_is_wrong_is_contradicted_by_the_oracle(
