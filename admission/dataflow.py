@@ -45,7 +45,7 @@ class Flow:
         self._producer: dict[str, int] = {}
         self._consumers: dict[str, list[int]] = {}
         self._traces: dict[Call, CallTrace] = {}
-        self._memory = Memory()
+        self.memory = Memory()
         self._extents: dict[str, tuple[Extent | None, ...] | None] = {}
         for position, node in enumerate(self.nodes):
             self._producer.update((tensor, position) for tensor in node.output if tensor)
@@ -148,7 +148,7 @@ class Flow:
     def trace(self, call: Call) -> CallTrace:
         """Shapes, and the values of sizes and masks, in a call of that size; each call is traced once."""
         if call not in self._traces:
-            self._traces[call] = CallTrace(self.model, self.interface, call, self._memory)
+            self._traces[call] = CallTrace(self.model, self.interface, call, self.memory)
         return self._traces[call]
 
     @property

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, islice
 
 import onnx
 
@@ -30,6 +31,9 @@ from qbpass.admission.walks import (
     softmax_input,
 )
 from qbpass.models.decoder import Decoder
+from qbpass.models.errors import ModelFileError
+
+MAX_ATTENTIONS = 512  # a model has one a layer, or two
 
 
 def discover(decoder: Decoder) -> list[SiteReport]:
@@ -38,8 +42,16 @@ def discover(decoder: Decoder) -> list[SiteReport]:
 
 
 def discover_in(flow: Flow) -> list[SiteReport]:
-    """`discover` on a dataflow that is already built."""
-    reports = [*map(_read, _found(flow)), *fused_attentions(flow)]
+    """`discover` on a dataflow that is already built.
+
+    Raises ModelFileError for a graph of more attentions than are read: what is asked about each of them, and about each
+    with the others, is bounded by their number.
+    """
+    reports = list(islice(chain(map(_read, _found(flow)), fused_attentions(flow)), MAX_ATTENTIONS + 1))
+    if len(reports) > MAX_ATTENTIONS:
+        raise ModelFileError(
+            f"the graph has more than {MAX_ATTENTIONS:,} attentions, more than qbpass reads: export a smaller graph"
+        )
     claimed = {report.layer for report in reports if not report.name.startswith("cross_")}
     reports.extend(kv_without_site.report(pair) for pair in flow.interface.kv if pair.layer not in claimed)
     return _named_apart(sorted(reports, key=lambda report: (report.layer == UNTIED, report.layer)))

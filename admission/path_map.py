@@ -1,19 +1,22 @@
 """Which element of a source tensor lands where in a sink tensor, found by running the path between them on a tiny call.
 
-The nodes between the two tensors, and those that compute their sizes, are cut out as a model of their own and run by
-ONNX's reference evaluator on a source filled with 0, 1, 2, ...; what arrives at the sink is the path's index map.
+The nodes between the two tensors, and those that compute their sizes, are run one by one by ONNX's reference evaluator
+on a source filled with 0, 1, 2, ...; what arrives at the sink is the path's index map.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnx import TensorProto, helper
 
 from qbpass.admission.calls.call import Call
+from qbpass.admission.calls.call_inputs import TensorInCall, of_value
+from qbpass.admission.calls.node_types import output_types
+from qbpass.admission.calls.node_values import NodeValues
 from qbpass.admission.dataflow import Flow, node_name
 from qbpass.admission.factors import constant_factor, scalar_factors
 from qbpass.models.dataflow import attribute
@@ -28,6 +31,7 @@ MOVES = frozenset(
 )
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
 CLOSURE_LIMIT = 128  # nodes; a path with its size arithmetic has about 20
+MAP_LIMIT = 1 << 24  # elements of one tensor: float32 counts no further
 
 
 class PathError(Exception):
@@ -40,48 +44,47 @@ def index_map(flow: Flow, source: str, sink: str, call: Call) -> np.ndarray[Any,
     Scalar factors (a scale folded into the keys) are left out: they move nothing. Raises PathError.
     """
     size = call_shape(flow, source, call)
-    values = np.arange(np.prod(size), dtype=np.float32).reshape(size)
+    if math.prod(size) > MAP_LIMIT:
+        raise PathError(f"starts from {math.prod(size):,} elements, more than the {MAP_LIMIT:,} that are followed")
+    values = np.arange(math.prod(size), dtype=np.float32).reshape(size)
     if source == sink:
         return values.astype(np.int64)
-    model = _cut_out(flow, source, sink, call)
-    try:
-        (result,) = ReferenceEvaluator(model).run(None, {source: values})
-    except Exception as error:  # the evaluator raises whatever an operator's numpy code raises
-        raise PathError(
-            f"can't be run for {call.queries} queries behind {call.past} rows: {str(error)[:200]}"
-        ) from error
-    return np.asarray(result).astype(np.int64)
+    nodes, known = _cut_out(flow, source, sink, call)
+    known[source] = of_value(values)
+    runner = NodeValues(list(flow.model.opset_import), flow.memory.evaluators, MAP_LIMIT)
+    opsets = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in flow.model.opset_import}
+    for node in nodes:
+        made = runner.outputs(node, known, output_types(node, known, opsets))
+        if made is None:
+            where = f"{call.queries} queries behind {call.past} rows"
+            raise PathError(f"can't be run for {where}: {node_name(node)!r} ({node.op_type}) fails or is too large")
+        known.update((name, of_value(value)) for name, value in zip(node.output, made, strict=True) if name)
+    return np.asarray(known[sink].value).astype(np.int64)
 
 
-def _cut_out(flow: Flow, source: str, sink: str, call: Call) -> onnx.ModelProto:
+def _cut_out(flow: Flow, source: str, sink: str, call: Call) -> tuple[list[onnx.NodeProto], dict[str, TensorInCall]]:
+    """(nodes between the two in order, the constants that they read)."""
     moved = {node_name(node) for node in flow.between(source, sink)}
     nodes: dict[int, onnx.NodeProto] = {}
-    initializers: dict[str, TensorProto] = {}
+    constants: dict[str, TensorInCall] = {}
     pending = [sink]
     while pending:
         tensor = pending.pop()
         position = flow.position(tensor)
-        if tensor in ("", source) or tensor in initializers or position in nodes:
+        if tensor in ("", source) or tensor in constants or position in nodes:
             continue
         node = flow.producer(tensor)
         if node is None or node.op_type == "Constant":
-            initializers[tensor] = _constant(flow, tensor)
+            constants[tensor] = _constant(flow, tensor)
             continue
         if len(nodes) >= CLOSURE_LIMIT:
             raise PathError("depends on more than sizes of the call")
         if node_name(node) not in moved and node.op_type == "Shape":
-            initializers[tensor] = _shape_constant(flow, node, call)
+            constants[tensor] = _shape_constant(flow, node, call)
             continue
         nodes[position] = _movable(flow, node) if node_name(node) in moved else node
         pending.extend(nodes[position].input)
-    graph = helper.make_graph(
-        [nodes[position] for position in sorted(nodes)],
-        "path",
-        [helper.make_tensor_value_info(source, TensorProto.FLOAT, None)],
-        [helper.make_tensor_value_info(sink, TensorProto.FLOAT, None)],
-        list(initializers.values()),
-    )
-    return helper.make_model(graph, opset_imports=[o for o in flow.model.opset_import if o.domain in ("", "ai.onnx")])
+    return [nodes[position] for position in sorted(nodes)], constants
 
 
 def _movable(flow: Flow, node: onnx.NodeProto) -> onnx.NodeProto:
@@ -96,18 +99,18 @@ def _movable(flow: Flow, node: onnx.NodeProto) -> onnx.NodeProto:
     return helper.make_node("Identity", [factor.kept], list(node.output))
 
 
-def _constant(flow: Flow, tensor: str) -> TensorProto:
+def _constant(flow: Flow, tensor: str) -> TensorInCall:
     value = flow.constant(tensor)
     if value is None:
         raise PathError(f"depends on {tensor!r}, which is no size of the call and no small constant")
-    return numpy_helper.from_array(value, tensor)
+    return of_value(value)
 
 
-def _shape_constant(flow: Flow, node: onnx.NodeProto, call: Call) -> TensorProto:
+def _shape_constant(flow: Flow, node: onnx.NodeProto, call: Call) -> TensorInCall:
     """What a Shape node outside the path returns in this call: the tensor it reads is not computed."""
     sizes = call_shape(flow, node.input[0], call)
     start, end = attribute(node, "start", 0), attribute(node, "end", len(sizes))
-    return numpy_helper.from_array(np.array(sizes[start:end], dtype=np.int64), node.output[0])
+    return of_value(np.array(sizes[start:end], dtype=np.int64))
 
 
 def call_shape(flow: Flow, tensor: str, call: Call) -> list[int]:

@@ -101,4 +101,4 @@ def new_rows(present: str, past: str | None, flow: Flow) -> str | None:
 
 def _dim(shape: Shape | None, axis: int) -> int | None:
     dim = shape[axis] if shape is not None and len(shape) >= abs(axis) and axis < len(shape) else None
-    return dim if isinstance(dim, int) else None
+    return dim if isinstance(dim, int) and dim > 0 else None

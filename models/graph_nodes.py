@@ -66,11 +66,14 @@ class _Needs:
     results: int
     types: Mapping[str, int]
     required: tuple[str, ...] = ()
+    most_operands: int = 2**31
 
 
 def _problem(node: onnx.NodeProto, needs: _Needs) -> str | None:
     if len(node.input) < needs.operands or len(node.output) < needs.results:
         return f"{len(node.input)} operands and {len(node.output)} results, fewer than its operator needs"
+    if len(node.input) > needs.most_operands:
+        return f"{len(node.input)} operands, more than its operator takes"
     given = {attribute.name: attribute.type for attribute in node.attribute}
     strange = next((name for name, kind in given.items() if needs.types.get(name, kind) != kind), None)
     if strange is not None:
@@ -106,13 +109,13 @@ def _needs(op_type: str, version: int, domain: str) -> _Needs:
             return _Needs(_CONTRIB[op_type], 1, _CONTRIB_TYPES)
         if not onnx.defs.has(op_type):
             return _Needs(0, 1, {})
-        return replace(_of_schema(onnx.defs.get_schema(op_type)), required=())
+        return replace(_of_schema(onnx.defs.get_schema(op_type)), required=(), most_operands=2**31)
 
 
 def _of_schema(schema: onnx.defs.OpSchema) -> _Needs:
     types = {name: int(cast(Any, attribute.type).value) for name, attribute in schema.attributes.items()}
     required = tuple(name for name, attribute in schema.attributes.items() if attribute.required)
-    return _Needs(schema.min_input, schema.min_output, types, required)
+    return _Needs(schema.min_input, schema.min_output, types, required, schema.max_input)
 
 
 def _domain(name: str) -> str:

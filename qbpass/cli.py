@@ -70,7 +70,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(text: str) -> int:
-    print(f"qbpass: {' '.join(text.split())}", file=sys.stderr)
+    from qbpass.reports.plain import visible
+
+    # Names in it come from strangers' files: no control characters, and not a megabyte of them.
+    print(f"qbpass: {visible(' '.join(text.split()), 1000)}", file=sys.stderr)
     return 2
 
 

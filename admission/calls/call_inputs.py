@@ -35,6 +35,11 @@ class TensorInCall:
     value: np.ndarray[Any, Any] | None = None
 
 
+def of_value(value: np.ndarray[Any, Any]) -> TensorInCall:
+    """A tensor whose value is known."""
+    return TensorInCall(int(helper.np_dtype_to_tensor_dtype(value.dtype)), tuple(value.shape), value)
+
+
 def call_inputs(
     graph: onnx.GraphProto, interface: Interface, call: Call
 ) -> tuple[dict[str, TensorInCall], dict[str, int]]:

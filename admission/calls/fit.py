@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from qbpass.admission.calls.call import CALLS
-from qbpass.admission.extents import Extent
+from qbpass.admission.extents import ONE, PAST, QUERIES, Extent
 
 
 def fit_extent(sizes: Sequence[int | None], symbols: Mapping[str, Sequence[int]] | None = None) -> Extent | None:
@@ -31,4 +32,9 @@ def fit_extent(sizes: Sequence[int | None], symbols: Mapping[str, Sequence[int]]
     if fits:
         return extent
     named = next((name for name, of_name in (symbols or {}).items() if list(of_name) == known), None)
-    return None if named is None else Extent.of(**{named: 1})
+    return None if named is None else Extent.sum(Counter({_symbol(named): 1}))
+
+
+def _symbol(name: str) -> str:
+    """A graph may call anything `queries` or `past`; what no sum explains is neither."""
+    return repr(name) if name in (QUERIES, PAST, ONE) else name

@@ -65,6 +65,7 @@ def _key(node: onnx.NodeProto, known: Known) -> Hashable:
 
 
 _FEW, _MOST = 64, 50_000  # elements of a value that is compared, entries of a memory
+_SIZES = 4096  # elements of a value that a shape may be inferred from
 
 
 @cache
@@ -86,7 +87,8 @@ def _inferred(node: onnx.NodeProto, schema: defs.OpSchema, known: Known, opsets:
     types = {name: type_proto(known[name].elem_type, known[name].shape) for name in reads}
     if any(name and name not in types for name in node.input):
         return []
-    data = {name: numpy_helper.from_array(value) for name in reads if (value := known[name].value) is not None}
+    values = {name: value for name in reads if (value := known[name].value) is not None and value.size <= _SIZES}
+    data = {name: numpy_helper.from_array(value) for name, value in values.items()}
     imports = _imports(tuple(opsets.items()))
     try:
         inferred = infer_node_outputs(schema, node, types, data, opset_imports=imports)

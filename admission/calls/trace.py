@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from qbpass.admission.calls.call import Call
-from qbpass.admission.calls.call_inputs import CallShape, TensorInCall, call_inputs
+from qbpass.admission.calls.call_inputs import CallShape, TensorInCall, call_inputs, of_value
 from qbpass.admission.calls.node_types import UNKNOWN, Memory, output_types
 from qbpass.admission.calls.node_values import NodeValues
 from qbpass.models.interface import Interface
@@ -58,7 +58,7 @@ class CallTrace:
         for index, name in enumerate(node.output):
             if name:
                 value = None if values is None or index >= len(values) else values[index]
-                self.tensors[name] = self._completed(name, types[index]) if value is None else _of_value(value)
+                self.tensors[name] = self._completed(name, types[index]) if value is None else of_value(value)
 
     def _completed(self, name: str, found: TensorInCall) -> TensorInCall:
         """What is not computed is taken from the file's own declaration."""
@@ -76,10 +76,6 @@ class CallTrace:
         return TensorInCall(found.elem_type or declared.elem_type, shape)
 
 
-def _of_value(value: np.ndarray[Any, Any]) -> TensorInCall:
-    return TensorInCall(int(onnx.helper.np_dtype_to_tensor_dtype(value.dtype)), tuple(value.shape), value)
-
-
 def _stored(tensor: TensorProto) -> TensorInCall:
     """Of an initializer or a Constant. Only numbers have a value here, and only few of them."""
     limit = MASK_CONSTANT if tensor.data_type == TensorProto.BOOL else SMALL_CONSTANT
@@ -93,9 +89,9 @@ def _constant(node: onnx.NodeProto) -> TensorInCall:
         if entry.name == "value" and entry.HasField("t"):
             return _stored(entry.t)
         if entry.name in ("value_int", "value_ints"):
-            return _of_value(np.array(onnx.helper.get_attribute_value(entry), np.int64))
+            return of_value(np.array(onnx.helper.get_attribute_value(entry), np.int64))
         if entry.name in ("value_float", "value_floats"):
-            return _of_value(np.array(onnx.helper.get_attribute_value(entry), np.float32))
+            return of_value(np.array(onnx.helper.get_attribute_value(entry), np.float32))
     return UNKNOWN
 
 

@@ -163,8 +163,15 @@ def test_attributes_are_of_the_type_that_their_operator_says(
 ) -> None:
     domain, _, op_type = operator.rpartition(":")
     model = tiny_decoder(1)
-    model.graph.node.append(helper.make_node(op_type, ["logits"] * 2, ["strange"], domain=domain, **attributes))
+    operands = ["logits"] * (1 + (op_type == "FusedMatMul"))
+    model.graph.node.append(helper.make_node(op_type, operands, ["strange"], domain=domain, **attributes))
     refuses(model, tmp_path, says)
+
+
+def test_a_node_with_more_operands_than_its_operator_takes_is_refused(tmp_path: Path) -> None:
+    model = tiny_decoder(1)
+    model.graph.node.append(helper.make_node("Mul", ["logits"] * 3, ["strange"]))
+    refuses(model, tmp_path, "has 3 operands, more than its operator takes")
 
 
 def test_a_dimension_below_0_is_one_that_is_not_known(tmp_path: Path) -> None:
