@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from qbpass.admission.probes.case import CASE, Case, Operand, Result, Weight
 from qbpass.admission.probes.fills import Fill
-from qbpass.admission.probes.kinds import CACHING, EXACT, FLOATS, MOVERS, domain_of, has_bodies
+from qbpass.admission.probes.kinds import CACHING, EXACT, FLOATS, MOVERS, domain_of, has_bodies, masks_by_place
 from qbpass.admission.probes.observe import RunnableGraph, Seen
 from qbpass.admission.probes.sizes import Size
 from qbpass.admission.probes.weights import MOST_BYTES, read_weight, weight_bytes
@@ -76,6 +76,9 @@ class Collector:
         names |= {name: f"r{place}" for place, name in enumerate(n for node in nodes for n in node.output if n)}
         results = tuple(self._result(name, names[name]) for name in nodes[-1].output if name)
         _check_types([*operands, *results], weights)
+        carried = _carried(nodes[0], names) if len(nodes) == 1 else {}
+        if not carried and any(_is_another_row_alone(node, operands) for node in nodes):
+            raise Unfit("is causal or reads the call's own rows as keys, and has no cache: a row alone is another row")
         renamed = tuple(_renamed(node, names) for node in nodes)
         used = {domain_of(node) for node in nodes} | {""}
         return Case(
@@ -88,7 +91,7 @@ class Collector:
             {name: version for name, version in self._opsets.items() if name in used},
             self.graph.name,
             next(name for name in nodes[-1].output if name),
-            carried=_carried(nodes[0], names) if len(nodes) == 1 else {},
+            carried=carried,
         )
 
     def _operand(self, name: str, short: str) -> Operand:
@@ -171,6 +174,13 @@ def _fill(seen: Seen) -> Fill:
     if seen.mask_value is not None and any(size.is_keys for size in seen.dims or ()):
         return Fill(kind="scores" if seen.deviation > 0 else "mask", scale=scale, low=seen.mask_value)
     return Fill(kind="positive" if seen.low >= 0 < seen.high else "normal", scale=scale)
+
+
+def _is_another_row_alone(node: onnx.NodeProto, operands: Sequence[Operand]) -> bool:
+    """Of fused attention: whether its keys, or those it lets a row look at, are those of the rows it is called with."""
+    if (domain_of(node), node.op_type) not in CACHING:
+        return False
+    return masks_by_place(node) or all(operand.key_axis is None for operand in operands)
 
 
 def _carried(node: onnx.NodeProto, names: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 
+from qbpass.models.dataflow import attribute
 from qbpass.models.graph_order import subgraphs
 
 #: Their results are their operands' bytes in another place, or say how large something is.
@@ -47,6 +48,12 @@ FLOATS = frozenset(
 
 def domain_of(node: onnx.NodeProto) -> str:
     return "" if node.domain == "ai.onnx" else str(node.domain)
+
+
+def masks_by_place(node: onnx.NodeProto) -> bool:
+    """Whether a fused attention by itself lets a row look at other keys than the next row."""
+    flags = ("is_causal", "unidirectional")
+    return node.op_type == "GroupQueryAttention" or any(attribute(node, flag, 0) for flag in flags)
 
 
 def has_bodies(node: onnx.NodeProto) -> bool:

@@ -34,7 +34,7 @@ def tails(case: Case) -> list[Tail]:
     keyed = [operand for operand in case.operands if operand.key_axis is not None]
     if not keyed or case.has_past:
         return []
-    masks = [operand for operand in keyed if operand.fill.masks]
+    masks = [operand for operand in keyed if operand.fill.masks or operand.fill.kind == "bits"]  # False masks, too
     through = all(result.key_axis is not None for result in case.results)
     if len(case.nodes) > 1 or case.operator in ("Attention", "MultiHeadAttention"):
         return [{operand.name: operand.fill.low for operand in masks}] if masks else []

@@ -121,6 +121,21 @@ def test_what_moves_data_or_is_exact_is_no_case_and_the_rest_is_named(writer: Gr
     assert not {"Transpose", "Neg"} & left.keys()
 
 
+def test_fused_attention_without_a_cache_is_left_out_where_a_row_alone_would_be_another(
+    writer: GraphWriter, tmp_path: Path
+) -> None:
+    writer.node("Cast", ["mask"], "ones", to=FLOAT)
+    writer.node("Unsqueeze", ["ones", writer.constant([2])], "column")
+    writer.node("Expand", ["column", writer.constant([1, 1, 6])], "keys")  # (1, n, 6)
+    for name, keys, flag in (("free", "keys", 0), ("causal", "keys", 1), ("own", "x", 0)):
+        writer.node("MultiHeadAttention", ["x", keys, keys], name, "com.microsoft", num_heads=2, unidirectional=flag)
+        writer.output(name, FLOAT, 1, "q", 6)
+    cases, left = probed(writer, tmp_path)
+    assert [case.where for case in cases["MultiHeadAttention"]] == ["free"]
+    assert left["MultiHeadAttention"].count == 2
+    assert "a row alone is another row" in left["MultiHeadAttention"].reason
+
+
 def test_control_flow_is_left_out_by_name(writer: GraphWriter, tmp_path: Path) -> None:
     branch = helper.make_graph(
         [helper.make_node("Exp", ["x"], ["inner"])], "b", [], [helper.make_tensor_value_info("inner", FLOAT, None)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from probe_cases import (
     N,
     Q,
@@ -15,6 +16,7 @@ from probe_cases import (
     case_of,
     counting_cache,
     coupled,
+    dims,
     longest_only,
     operand,
     placed,
@@ -26,11 +28,12 @@ from probe_cases import (
 from pydantic import ValidationError
 
 from qbpass.admission.probes.batch import BATCH
-from qbpass.admission.probes.case import Case
+from qbpass.admission.probes.case import Case, Operand
 from qbpass.admission.probes.chain import CHAIN
 from qbpass.admission.probes.coupling import COUPLING
 from qbpass.admission.probes.curve import measure_curve
 from qbpass.admission.probes.falsify import Answer, Record, Verdict, ask
+from qbpass.admission.probes.fills import Fill
 from qbpass.admission.probes.interleaved import Timings
 from qbpass.admission.probes.padding import PADDING, residues, tails
 from qbpass.admission.probes.position import POSITION
@@ -134,6 +137,20 @@ def test_a_softmax_is_padded_with_minus_infinity_and_with_the_types_lowest_value
     node = helper.make_node("Softmax", ["x"], ["y"], axis=-1)
     softmax = case_of([node], [operand("x", 1, Q, N)], [result("y", 1, Q, N)])
     assert [next(iter(tail.values())) for tail in tails(softmax)] == [-np.inf, float(np.finfo(np.float32).min)]
+
+
+def test_an_attentions_truth_values_mask_its_tail() -> None:
+    node = helper.make_node("Attention", ["q", "k", "v", "m"], ["y"])
+    mask = Operand("m", TensorProto.BOOL, (*dims(1, 1), Q, N), Fill(kind="bits"))
+    qkv = [operand("q", 1, 2, Q, 8), operand("k", 1, 2, N, 8), operand("v", 1, 2, N, 8)]
+    attention = case_of([node], [*qkv, mask], [result("y", 1, 2, Q, 8)])
+    for trial in itertools.islice(PADDING.trials(attention, Settings(queries=3)), 20):
+        (call,), n = trial.together.run.calls, trial.facts["keys"]
+        looks = call["m"]
+        assert isinstance(looks, np.ndarray)
+        assert looks[..., :n].all()
+        assert looks[..., n:].size == trial.facts["tail"]
+        assert not looks[..., n:].any()
 
 
 def test_a_cache_makes_a_block_a_chain(tmp_path: Path) -> None:
