@@ -103,13 +103,16 @@ def _spec(witness: Witness) -> SessionSpec:
 
 
 def _unlike(then: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[str, ...]:
-    lines = []
-    for name in sorted({*then, *here}):
-        if then.get(name) != here.get(name):
-            lines.append(
-                f"{name.replace('_', ' ')}: {str(then.get(name))[:200]} there, {str(here.get(name))[:200]} here"
-            )
-    return tuple(lines)
+    """Lines for people. What the witness says of its machine is a stranger's text."""
+    return tuple(
+        f"{_printable(name).replace('_', ' ')}: {_printable(then.get(name))} there, {_printable(here.get(name))} here"
+        for name in sorted({*then, *here})
+        if then.get(name) != here.get(name)
+    )
+
+
+def _printable(value: Any) -> str:
+    return "".join(c if c.isprintable() else " " for c in str(value)[:200])
 
 
 class _Reader:

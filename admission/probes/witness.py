@@ -25,6 +25,10 @@ WITNESS_FILE = "witness.json"
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=120)]
 
 
+#: What is printed. A witness from a stranger can send no escapes to a terminal.
+Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=300)]
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,14 +67,14 @@ class Arm(_Frozen):
 
 
 class Element(_Frozen):
-    value: str
-    bytes: str  # hex, in memory order
+    value: Text
+    bytes: Text  # hex, in memory order
 
 
 class Difference(_Frozen):
     """The first element that differs, and how many do."""
 
-    output: str
+    output: Text
     index: tuple[int, ...]
     alone: Element
     together: Element
@@ -83,13 +87,13 @@ class Witness(_Frozen):
     """witness.json."""
 
     schema_version: Literal[1] = 1
-    probe: str
-    question: str  # the sentence that this folder proves false
-    operator: str
-    domain: str
+    probe: Text
+    question: Text  # the sentence that this folder proves false
+    operator: Text
+    domain: Text
     dtypes: tuple[str, ...]
     shapes: dict[str, tuple[str, ...]]
-    facts: dict[str, int]
+    facts: dict[Text, int]
     machine: dict[str, Any]  # the recipe's fields that are the process's (models/recipe.py)
     ran_on: dict[str, tuple[str, ...]]
     code: str

@@ -105,6 +105,15 @@ def test_another_machine_is_named(witness: Path) -> None:
     assert replay(witness).unlike[0].startswith("processor: abacus there, ")
 
 
+def test_a_witness_sends_no_escapes_to_a_terminal(witness: Path) -> None:
+    edit(witness, lambda value: value["machine"].update({"processor": "\x1b[2Jabacus", "\x1b]0;x": 1}))
+    assert all(line.isprintable() for line in replay(witness).unlike)
+    edit(witness, lambda value: value.update(operator="\x1b[2J"))
+    with pytest.raises(WitnessError) as refusal:
+        replay(witness)
+    assert str(refusal.value).isprintable()
+
+
 def _pickled(folder: Path) -> None:
     np.save(folder / "alone.0.x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
 
