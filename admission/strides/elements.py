@@ -8,6 +8,7 @@ the result. Two tracers of one graph that agree on its order give the same numbe
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -146,6 +147,11 @@ class Elements:
     def _bounds(self) -> Ids:
         return np.array(self._ends, np.int64)
 
+    def same_as(self, other: Elements) -> bool:
+        """Whether both traces made the same elements from the same ones, by the same operations."""
+        pairs = zip(self._records, other._records, strict=False)
+        return self._ends == other._ends and all(type(a) is type(b) and _same(vars(a), vars(b)) for a, b in pairs)
+
     def grouped(self, ids: Ids) -> list[tuple[Record, Ids, Ids]]:
         """(record, places in `ids`, places in the record) of flat `ids`, one entry for each record they come from."""
         if not ids.size:
@@ -162,3 +168,12 @@ class Elements:
             places = np.flatnonzero(owner == index)
             found.append((self._records[index], places, ids[places] - self._ends[index]))
         return found
+
+
+def _same(fields: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Fields of two records of one type, arrays by their bytes."""
+    return all(_plain(value) == _plain(others[name]) for name, value in fields.items())
+
+
+def _plain(value: Any) -> Any:
+    return (value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value

@@ -145,7 +145,7 @@ def test_a_problem_names_the_place_and_what_is_read_there() -> None:
         "graph": "exported",
         "queries": 1,
         "past": 5,
-        "found_by": "oracle",
+        "found_by": "both",
         "pairs_differing": 2,
         "pairs": 4,
         "first": {"head": 1, "row": 0, "key": 0, "channel": 0},
