@@ -46,7 +46,10 @@ EXPORTERS = {
 # torch's newer exporter takes seconds a graph, its older one a tenth of that: of the former, what each form has of its
 # own is looked at always, and the rest where slow tests run.
 QUICK = {
-    "dynamo-eager": {"llama", "gemma2", "gpt2", "bloom", "mpt", "gpt_oss", "deepseek_v3", "bamba", "lfm2", "mixtral"},
+    "dynamo-eager": {
+        *{"llama", "gemma2", "gpt2", "bloom", "mpt", "falcon_alibi"},
+        *{"gpt_oss", "deepseek_v3", "bamba", "lfm2", "mixtral"},
+    },
     "dynamo-sdpa": {"qwen2", "qwen3", "mistral", "gemma3", "phi3", "gpt_neox", "falcon", "olmo2", "granite", "whisper"},
     "dynamo-onnx": {"llama", "gemma3", "whisper"},
 }
