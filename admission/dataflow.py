@@ -13,7 +13,7 @@ import onnx
 
 from qbpass.admission.calls.call import CALLS, Call
 from qbpass.admission.calls.fit import fit_extent
-from qbpass.admission.calls.node_types import Memory
+from qbpass.admission.calls.memory import Memory
 from qbpass.admission.calls.trace import CallTrace
 from qbpass.admission.extents import Extent
 from qbpass.models.dataflow import Dataflow

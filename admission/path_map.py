@@ -51,7 +51,7 @@ def index_map(flow: Flow, source: str, sink: str, call: Call) -> np.ndarray[Any,
         return values.astype(np.int64)
     nodes, known = _cut_out(flow, source, sink, call)
     known[source] = of_value(values)
-    runner = NodeValues(list(flow.model.opset_import), flow.memory.evaluators, MAP_LIMIT)
+    runner = NodeValues(list(flow.model.opset_import), flow.memory.evaluators, flow.memory.maps, MAP_LIMIT)
     opsets = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in flow.model.opset_import}
     for node in nodes:
         made = runner.outputs(node, known, output_types(node, known, opsets))

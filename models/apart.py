@@ -21,8 +21,8 @@ from typing import IO, Any, Literal
 from qbpass.models.errors import ModelFileError, ProviderError, QbpassError
 from qbpass.models.session import SessionSpec, one_line, open_session
 
-# SmolLM2-135M (538 MB, 2,000 nodes) takes 3 s of processor time, 1.3 GB of memory and 0.7 GB of disk.
-LEAST_SECONDS, SECONDS_PER_BYTE, SECONDS_PER_NODE = 10.0, 1 / 20e6, 2e-3
+# SmolLM2-135M (538 MB) takes 3 s of processor time, 1.3 GB of memory and 0.7 GB of disk.
+LEAST_SECONDS, SECONDS_PER_BYTE = 10.0, 1 / 10e6
 LEAST_MEMORY, LEAST_OUTPUT, TIMES_WEIGHTS = 4 * 2**30, 2**30, 4
 _PATIENCE = 20  # times the processor time, for a machine that is busy or waits for its disk
 _ERRORS = {kind.__name__: kind for kind in (ModelFileError, ProviderError)}
@@ -39,10 +39,13 @@ class Limits:
     output: int
 
     @classmethod
-    def of(cls, size: int, nodes: int) -> Limits:
-        """For a graph of that many bytes, weights included, and nodes: many times what such graphs take."""
-        seconds = LEAST_SECONDS + size * SECONDS_PER_BYTE + nodes * SECONDS_PER_NODE
-        return cls(round(seconds), LEAST_MEMORY + TIMES_WEIGHTS * size, LEAST_OUTPUT + TIMES_WEIGHTS * size)
+    def of(cls, size: int) -> Limits:
+        """For a graph of that many bytes, weights included: many times what such graphs take."""
+        return cls(
+            round(LEAST_SECONDS + size * SECONDS_PER_BYTE),
+            LEAST_MEMORY + TIMES_WEIGHTS * size,
+            LEAST_OUTPUT + TIMES_WEIGHTS * size,
+        )
 
 
 def write_optimized(
@@ -99,7 +102,7 @@ def _died_of(number: int, limits: Limits) -> str:
 
 def answer() -> None:
     """The child: reads the question from stdin, and answers on stdout."""
-    with _own_stdout() as answers:
+    with own_stdout() as answers:
         question = json.load(sys.stdin)
         _limit(Limits(**question["limits"]), question["spec"]["provider"])
         json.dump(_answer(question), answers)
@@ -125,7 +128,7 @@ def _answer(question: dict[str, Any]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _own_stdout() -> Iterator[IO[str]]:
+def own_stdout() -> Iterator[IO[str]]:
     """Where stdout led; whatever libraries print goes to stderr from now on."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as stream:
         os.dup2(2, 1)

@@ -82,7 +82,7 @@ def _write_optimized(decoder: Decoder, spec: SessionSpec, staging: Path) -> None
     if _branch(decoder.model) is not None:
         source, folder = staging / "flat.onnx", decoder.folder
         source.write_bytes(read_flat_graph(decoder.path).SerializeToString())
-    limits = Limits.of(_bytes(decoder), len(decoder.model.graph.node))
+    limits = Limits.of(_bytes(decoder))
     if spec.provider not in COMPILING:
         write_optimized(source, spec, staging / GRAPH_FILE, limits, folder=folder)
         return

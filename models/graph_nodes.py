@@ -28,6 +28,7 @@ def check_nodes(model: onnx.ModelProto, path: Path) -> None:
 
 def _check(graph: onnx.GraphProto, versions: dict[str, int], path: Path) -> None:
     _check_text(_declared_names(graph), "an input, output or weight", path)
+    _check_types(graph, path)
     for node in graph.node:
         _check_text((node.op_type, node.domain, node.name, *node.input, *node.output), "a node", path)
         _check_text((attribute.name for attribute in node.attribute), "an attribute", path)
@@ -50,6 +51,18 @@ def _declared_names(graph: onnx.GraphProto) -> Iterator[str]:
     for value in (*graph.input, *graph.output, *graph.value_info):
         yield value.name
         yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+
+
+def _check_types(graph: onnx.GraphProto, path: Path) -> None:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type not in _TYPES:
+            raise ModelFileError(
+                f"tensor {value.name!r} in {path} has the unknown data type {value.type.tensor_type.elem_type}: export "
+                "the model again"
+            )
+
+
+_TYPES = frozenset(onnx.TensorProto.DataType.values())
 
 
 def _check_text(names: Iterable[str], whose: str, path: Path) -> None:

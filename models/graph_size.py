@@ -9,20 +9,22 @@ import onnx
 from qbpass.models.errors import ModelFileError
 from qbpass.models.graph_order import subgraphs
 
-#: Tensors that the nodes of a graph and of its bodies make. A decoder of 100 layers makes some 20,000.
-MAX_TENSORS = 100_000
+#: Tensors that the nodes of a graph and of its bodies make. A decoder of 100 layers makes some 10,000 (TorchScript's).
+MAX_TENSORS = 50_000
 MAX_OPERANDS = 1_000_000
+MAX_BODIES = 5_000  # branches of an If, bodies of a Loop; TorchScript writes an If where it does not know a rank
 MAX_INTERFACE = 10_000  # inputs that are no initializers, and outputs; two a layer, and a few
 
 
 def check_size(model: onnx.ModelProto, path: Path) -> None:
-    """Raises ModelFileError where a graph has more nodes, operands, inputs or outputs than qbpass reads."""
-    tensors, operands = _size(model.graph)
+    """Raises ModelFileError where a graph has more nodes, operands, bodies, inputs or outputs than qbpass reads."""
+    tensors, operands, bodies = _size(model.graph)
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = sum(value.name not in weights for value in model.graph.input)
     for what, count, most in (
         ("tensors that nodes make", tensors, MAX_TENSORS),
         ("operands of nodes", operands, MAX_OPERANDS),
+        ("bodies of nodes", bodies, MAX_BODIES),
         ("inputs", inputs, MAX_INTERFACE),
         ("outputs", len(model.graph.output), MAX_INTERFACE),
     ):
@@ -33,13 +35,13 @@ def check_size(model: onnx.ModelProto, path: Path) -> None:
             )
 
 
-def _size(graph: onnx.GraphProto) -> tuple[int, int]:
-    """(tensors that nodes make, operands of nodes); a node counts though it has neither."""
-    tensors = operands = 0
+def _size(graph: onnx.GraphProto) -> tuple[int, int, int]:
+    """(tensors that nodes make, operands of nodes, bodies); a node counts though it makes none."""
+    tensors = operands = bodies = 0
     for node in graph.node:
         tensors += len(node.output) or 1
         operands += len(node.input)
         for body in subgraphs(node):
-            more = _size(body)
-            tensors, operands = tensors + more[0], operands + more[1]
-    return tensors, operands
+            inner = _size(body)
+            tensors, operands, bodies = tensors + inner[0], operands + inner[1], bodies + inner[2] + 1
+    return tensors, operands, bodies

@@ -15,10 +15,10 @@ from onnx.reference import ReferenceEvaluator
 from qbpass.admission.calls.call_inputs import VALUE_LIMIT, TensorInCall
 from qbpass.admission.calls.contrib_types import element_count
 
-#: What all values of one trace may cost: elements read and made. The mask of mask_values.LONG_CALL has 60,000, and the
-#: indices it is gathered by several times as many.
-TRACE_LIMIT = 1 << 27
-_RUN_COST, _BUILD_COST = 4096, 49_152  # of a node, however small; of the first node of a kind
+#: What all values of a graph's traces may cost: elements read and made. The mask of mask_values.LONG_CALL has 60,000,
+#: and the indices it is gathered by several times as many: real graphs take a tenth of it.
+TRACE_LIMIT = 1 << 28
+_RUN_COST, _BUILD_COST = 8192, 65_536  # of a node, however small; of the first node of a kind
 _LOOPS = {"GatherND": 32, "ScatterND": 32, "ScatterElements": 32, "GatherElements": 32}  # in Python, not in numpy
 
 # Cheap for every input of bounded size, and free of randomness, weights and subgraphs.
@@ -37,18 +37,30 @@ _NUMBERS = "biufV"  # kinds of dtypes; V: types of fewer than 16 bits, and bfloa
 _OF_TYPE_ONLY = frozenset({"Shape", "Size"})  # their operand's shape is enough
 
 
+class Budget:
+    """Bounded work. What is spent stays spent."""
+
+    def __init__(self, units: int) -> None:
+        self._left = units
+
+    def spend(self, units: int) -> bool:
+        """Whether there was as much left."""
+        self._left -= units
+        return self._left >= 0
+
+
 class NodeValues:
     """Evaluates nodes of one graph."""
 
     def __init__(
         self,
         opsets: list[onnx.OperatorSetIdProto],
-        evaluators: dict[bytes, ReferenceEvaluator | None] | None = None,
+        evaluators: dict[bytes, ReferenceEvaluator | None],
+        budget: Budget,
         limit: int = VALUE_LIMIT,
     ) -> None:
-        """evaluators: of nodes of the same operator sets; limit: elements of one value."""
-        self._limit, self._left = limit, TRACE_LIMIT
-        self._evaluators = {} if evaluators is None else evaluators
+        """evaluators: of nodes of the same operator sets; budget: what values may cost; limit: elements of one."""
+        self._limit, self._budget, self._evaluators = limit, budget, evaluators
         self._opset = next((entry.version for entry in opsets if entry.domain in ("", "ai.onnx")), 1)
 
     def outputs(
@@ -81,8 +93,7 @@ class NodeValues:
 
     def _may_cost(self, node: onnx.NodeProto, feeds: Mapping[str, np.ndarray[Any, Any]], sizes: list[int]) -> bool:
         elements = sum(sizes) + sum(value.size for value in feeds.values())
-        self._left -= _RUN_COST + elements * _LOOPS.get(node.op_type, 1)
-        return self._left >= 0
+        return self._budget.spend(_RUN_COST + elements * _LOOPS.get(node.op_type, 1))
 
     def _evaluator(self, node: onnx.NodeProto) -> ReferenceEvaluator | None:
         twin = onnx.NodeProto()
@@ -93,7 +104,7 @@ class NodeValues:
         twin.output[:] = [f"o{k}" if name else "" for k, name in enumerate(node.output)]
         key = twin.SerializeToString(deterministic=True)
         if key not in self._evaluators:
-            self._left -= _BUILD_COST
+            self._budget.spend(_BUILD_COST)
             self._evaluators[key] = self._build(twin)
         return self._evaluators[key]
 

@@ -15,7 +15,8 @@ from onnx import TensorProto, numpy_helper
 
 from qbpass.admission.calls.call import Call
 from qbpass.admission.calls.call_inputs import CallShape, TensorInCall, call_inputs, of_value
-from qbpass.admission.calls.node_types import UNKNOWN, Memory, output_types
+from qbpass.admission.calls.memory import Memory
+from qbpass.admission.calls.node_types import UNKNOWN, output_types
 from qbpass.admission.calls.node_values import NodeValues
 from qbpass.models.interface import Interface
 
@@ -32,7 +33,7 @@ class CallTrace:
         self._memory = Memory() if memory is None else memory
         self._graph = model.graph
         self._opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
-        self._values = NodeValues(list(model.opset_import), self._memory.evaluators)
+        self._values = NodeValues(list(model.opset_import), self._memory.evaluators, self._memory.values)
         inputs, self.symbols = call_inputs(model.graph, interface, call)
         self._declared = _declared(model.graph, self.symbols)
         self.tensors: dict[str, TensorInCall] = {init.name: _stored(init) for init in model.graph.initializer}

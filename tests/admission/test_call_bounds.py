@@ -10,10 +10,11 @@ import pytest
 from graph_writer import GraphWriter
 from onnx import TensorProto, helper
 
+from qbpass.admission.calls import memory as calls_memory
 from qbpass.admission.calls import node_values
 from qbpass.admission.calls.call import CALLS
 from qbpass.admission.calls.call_inputs import VALUE_LIMIT
-from qbpass.admission.calls.node_types import Memory
+from qbpass.admission.calls.memory import Memory
 from qbpass.admission.calls.trace import CallTrace
 from qbpass.models.interface import Interface
 
@@ -82,7 +83,7 @@ def test_the_elements_of_nonzero_are_known_once_they_are_few() -> None:
 
 
 def test_many_small_values_are_worked_out_until_their_cost_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_values, "TRACE_LIMIT", 200_000)
+    monkeypatch.setattr(node_values, "TRACE_LIMIT", 400_000)
     writer = GraphWriter()
     name = writer.constant([1])
     for number in range(100):
@@ -91,6 +92,15 @@ def test_many_small_values_are_worked_out_until_their_cost_is_spent(monkeypatch:
     assert found.value("n0") is not None
     assert found.value("n99") is None
     assert found.shape("n99") == (1,)
+
+
+def test_nodes_of_many_kinds_are_worked_out_until_no_real_graph_has_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_memory, "INFERENCES", 3)
+    writer = GraphWriter()
+    writer.input("t0", TensorProto.FLOAT, 1, 4)
+    writer.nodes.extend(chain(*({"alpha": float(k)} for k in range(5))))
+    found = traced(writer)
+    assert [found.shape(f"t{k}") for k in range(1, 6)] == [(1, 4)] * 3 + [None] * 2
 
 
 def chain(*attributes: dict[str, Any]) -> list[onnx.NodeProto]:

@@ -119,6 +119,18 @@ def test_a_name_that_is_given_twice_is_refused(field: str, tmp_path: Path) -> No
     refuses(model, tmp_path, f"{entries[0].name!r} is made twice")
 
 
+def test_bodies_are_counted_wherever_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_decoder(1)
+    result = helper.make_tensor_value_info("inner", TensorProto.FLOAT, None)
+    body = helper.make_graph([helper.make_node("Neg", ["logits"], ["inner"])], "b", [], [result])
+    deep = helper.make_node("If", ["flag"], ["inner"], then_branch=body, else_branch=body)
+    nested = helper.make_graph([deep], "n", [], [result])
+    model.graph.input.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
+    model.graph.node.append(helper.make_node("If", ["flag"], ["y"], then_branch=nested, else_branch=body))
+    monkeypatch.setattr("qbpass.models.graph_size.MAX_BODIES", 3)
+    refuses(model, tmp_path, "has 4 bodies of nodes, more than the 3")
+
+
 def test_a_body_may_use_a_name_that_another_body_used(tmp_path: Path) -> None:
     model = tiny_decoder(1)
     result = helper.make_tensor_value_info("inner", TensorProto.FLOAT, None)
@@ -179,6 +191,12 @@ def test_a_dimension_below_0_is_one_that_is_not_known(tmp_path: Path) -> None:
     model.graph.input[1].type.tensor_type.shape.dim[1].dim_value = -1
     read = load_graph(save(model, tmp_path))
     assert not read.model.graph.input[1].type.tensor_type.shape.dim[1].HasField("dim_value")
+
+
+def test_a_declared_type_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    model = tiny_decoder(1)
+    model.graph.input[0].type.tensor_type.elem_type = 99
+    refuses(model, tmp_path, "has the unknown data type 99")
 
 
 def test_an_if_whose_branches_have_no_names_is_no_merged_decoder(tmp_path: Path) -> None:
