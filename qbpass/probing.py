@@ -1,80 +1,68 @@
-"""What `qbpass probe` does: every probe asked of the graphs that a MODEL argument names, curves, placement."""
+"""What `qbpass probe` does: every probe asked of the graphs that a MODEL argument names, curves, placement.
+
+Kernels are run by a worker process (probe_worker.py). Where one crashes, that answer is unknown with the signal as its
+reason, and a new worker goes on behind it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qbpass.commands.options import OptionError
-from qbpass.models.cache import cache_folder
+from qbpass.models.errors import ModelFileError
 from qbpass.models.session import SessionSpec
+from qbpass.probe_options import BUILTIN, ProbeOptions
+from qbpass.probe_process import converse
 from qbpass.screen import Steps
 
 if TYPE_CHECKING:
-    from qbpass.admission.probes.case import Case
-    from qbpass.admission.probes.collect import LeftOut
-    from qbpass.admission.probes.curve import Curve
-    from qbpass.admission.probes.falsify import Bench
-    from qbpass.admission.probes.probe import Probe
+    from qbpass.admission.probes.replay import Replay
     from qbpass.admission.probes.report import ProbeReport
     from qbpass.models.decoder import Decoder
     from qbpass.rewrites.bundle import Bundle
-
-BUILTIN = "builtin:operators"
-
-
-@dataclass(frozen=True)
-class ProbeOptions:
-    """only: names of probes or operators; () means all. past: rows behind which calls are timed; None for no curve."""
-
-    spec: SessionSpec
-    only: tuple[str, ...] = ()
-    past: int | None = 128
-    queries: int = 4
-    fresh: bool = False
-    witnesses: Path | None = None
 
 
 def probe_model(model: str, options: ProbeOptions, steps: Steps) -> ProbeReport:
     """The report of an .onnx file, an export's folder, a bundle, or the builtin operators.
 
-    Raises OptionError for names that `only` does not know, else what loading, freezing and running raise.
+    Raises OptionError for names that `only` does not know, ModelFileError for a graph that crashes ONNX Runtime, else
+    what loading, freezing and running raise.
     """
     if model == BUILTIN:
-        return _probe_builtin(options, steps)
-    return _probe_decoder(Path(model), options, steps)
-
-
-def _probe_builtin(options: ProbeOptions, steps: Steps) -> ProbeReport:
-    from qbpass.admission.probes.catalogue import catalogue
-
-    bench = _bench(options)
-    cases = _answered(catalogue(), options, bench, steps)
-    return _report(BUILTIN, dict(bench.machine), options, cases)
-
-
-def _probe_decoder(path: Path, options: ProbeOptions, steps: Steps) -> ProbeReport:
-    from qbpass.admission.placement import observe_placement
-    from qbpass.admission.probes.report import left_out_kinds
+        told = _Told(model, options, steps)
+        told.listen({"frozen": None, "bundle": None, "recipe": None})
+        return told.report(dict(options.bench().machine))
     from qbpass.models.recipe import recipe_of
 
-    bench = _bench(options)
-    with _opened(path, options.spec, steps) as (frozen, bundle):
+    with _opened(Path(model), options.spec, steps) as (frozen, bundle):
         _check_past(options, frozen)
         steps.text("reading the recipe")
         recipe = recipe_of(frozen, options.spec).model_dump(mode="json")
-        steps.text("observing placement")
-        placement = observe_placement(frozen, options.spec).to_json()
-        # Before the probes: what can't be called is then said at once.
-        curves = [] if options.past is None else _curves(frozen, bundle, recipe, options.past, bench, steps)
-        steps.text("looking at the shapes of every tensor")
-        found = list(_cases(frozen, bundle, options.spec))
-        cases = _answered([case for _, made, _ in found for case in made], options, bench, steps)
-        left = [kind for name, _, kinds in found for kind in left_out_kinds(name, kinds)]
-    return _report(str(path), recipe, options, cases, left, placement, curves)
+        told = _Told(model, options, steps)
+        folder = None if bundle is None else str(bundle.folder.absolute())
+        told.listen({"frozen": str(frozen.path.absolute()), "bundle": folder, "recipe": recipe})
+    return told.report(recipe)
+
+
+def replay_witness(folder: Path) -> Replay:
+    """What a witness shows in a process of its own.
+
+    Raises WitnessError where it can't be used or crashes that process, ProviderError where its provider is not there.
+    """
+    from qbpass.admission.probes.replay import Replay, WitnessError
+    from qbpass.admission.probes.witness import Witness
+
+    told: dict[str, Any] = {}
+    died_of = converse({"replay": str(folder)}, told.update)
+    if died_of is not None:
+        raise WitnessError(f"{folder} crashed ONNX Runtime ({died_of}): it is damaged or made to do harm")
+    found = told["replayed"]
+    witness = Witness.model_validate_json(found["witness"])
+    return Replay(witness, found["reproduced"], found["bytes_as_recorded"], tuple(found["unlike"]))
 
 
 @contextmanager
@@ -90,62 +78,6 @@ def _opened(path: Path, spec: SessionSpec, steps: Steps) -> Iterator[tuple[Decod
         yield frozen, bundle
 
 
-def _cases(
-    frozen: Decoder, bundle: Bundle | None, spec: SessionSpec
-) -> Iterator[tuple[str, list[Case], list[LeftOut]]]:
-    """Of the frozen graph and, for a bundle, of the rewritten one where its layout is active."""
-    from qbpass.admission.dataflow import Flow
-    from qbpass.admission.probes.collect import collect
-    from qbpass.admission.probes.core import core_cases
-    from qbpass.admission.probes.feeds import decoder_feeds
-    from qbpass.admission.probes.observe import RunnableGraph, observe
-    from qbpass.evidence.active_graph import active_graph
-
-    graph = RunnableGraph("frozen", frozen.model, frozen.folder, lambda call: decoder_feeds(frozen, call))
-    seen = observe(graph, spec)
-    cases, left = collect(graph, seen)
-    cores, without_case = core_cases(Flow.of(frozen), graph, seen)
-    yield graph.name, [*cases, *cores], [*left, *without_case]
-    if bundle is not None:
-        active = active_graph(bundle)
-        yield active.name, *collect(active, observe(active, spec))
-
-
-def _bench(options: ProbeOptions) -> Bench:
-    from qbpass.admission.probes.falsify import Bench
-    from qbpass.admission.probes.probe import Settings
-    from qbpass.admission.probes.store import Store, as_plain
-    from qbpass.models.recipe import machine_facts
-
-    folder = cache_folder() / "probes"
-    witnesses = options.witnesses or folder / "witnesses"
-    machine = as_plain(machine_facts(options.spec))
-    return Bench(options.spec, machine, Store(folder, options.fresh), witnesses, Settings(options.queries))
-
-
-def _answered(cases: Sequence[Case], options: ProbeOptions, bench: Bench, steps: Steps) -> list[Any]:
-    from qbpass.admission.probes.falsify import ask_all
-    from qbpass.admission.probes.report import probed_case
-
-    chosen, probes = _chosen(cases, options.only)
-    answers = ask_all(chosen, probes, bench, steps.count)
-    return [probed_case(answer, str(bench.machine["provider"]), options.spec.threads) for answer in answers]
-
-
-def _chosen(cases: Sequence[Case], only: tuple[str, ...]) -> tuple[list[Case], list[Probe]]:
-    from qbpass.admission.probes.registry import PROBES
-
-    operators = {case.operator for case in cases}
-    unknown = [name for name in only if name not in operators | {probe.name for probe in PROBES}]
-    if unknown:
-        raise OptionError(
-            f"--only {unknown[0]} is neither an operator that is probed here nor a probe: choose one of "
-            f"{', '.join(probe.name for probe in PROBES)}"
-        )
-    kinds = [probe for probe in PROBES if probe.name in only] or list(PROBES)
-    return [case for case in cases if case.operator in only] or list(cases), kinds
-
-
 def _check_past(options: ProbeOptions, frozen: Decoder) -> None:
     from qbpass.admission.probes.curve import WIDEST
 
@@ -154,48 +86,71 @@ def _check_past(options: ProbeOptions, frozen: Decoder) -> None:
         raise OptionError(f"--past {options.past} leaves no room for {WIDEST} rows in the model's context of {context}")
 
 
-def _curves(
-    frozen: Decoder, bundle: Bundle | None, recipe: dict[str, Any], past: int, bench: Bench, steps: Steps
-) -> list[Curve]:
-    """What calls of the frozen graph cost, and what the bundle's own do; kept by recipe like every other answer."""
-    from qbpass.admission.probes.curve import Curve, decoder_calls, measure_curve
-    from qbpass.admission.probes.store import key_of
-    from qbpass.evidence.bundle_curve import bundle_calls
+@dataclass
+class _Told:
+    """What workers have said so far. asking: the key of the answer that the worker is finding."""
 
-    curves = []
-    for name in ("frozen", *(["active"] if bundle is not None else [])):
-        files = {} if name == "frozen" or bundle is None else bundle.manifest.files
-        key = key_of("curve", recipe, name, dict(files), past)
-        curve = bench.store.load(key, Curve)
-        if curve is None:
-            steps.text(f"timing calls of the {name} graph behind {past} rows")
-            if name == "frozen" or bundle is None:
-                curve = measure_curve(name, past, decoder_calls(frozen, bench.spec, past), steps.count)
-            else:
-                calls, before = bundle_calls(bundle, bench.spec, past)
-                curve = measure_curve(name, past, calls, steps.count, before)
-            bench.store.save(key, curve)
-        curves.append(curve)
-    return curves
+    model: str
+    options: ProbeOptions
+    steps: Steps
+    cases: dict[str, Any] = field(default_factory=dict)
+    left: list[Any] = field(default_factory=list)
+    placement: Any = None
+    curves: list[Any] = field(default_factory=list)
+    asking: str | None = None
+    doing: str = "loading the graph"
 
+    def listen(self, question: dict[str, Any]) -> None:
+        """Workers one behind the other, until one comes to its end."""
+        made: list[str] = []
+        while True:
+            run = {"model": self.model, "options": self.options.to_json(), "made": made, "again": bool(made)}
+            self.asking = None
+            died_of = converse(run | question, self._take)
+            if died_of is None:
+                return
+            if self.asking is None or self.asking in made:
+                raise ModelFileError(
+                    f"{self.model} crashed ONNX Runtime ({died_of}) while {self.doing}: export it again"
+                )
+            self._keep_crash(self.asking, died_of)
+            made = list(dict.fromkeys([*made, *self.cases, self.asking]))
 
-def _report(
-    model: str,
-    recipe: dict[str, Any],
-    options: ProbeOptions,
-    cases: list[Any],
-    left: Sequence[Any] = (),
-    placement: dict[str, Any] | None = None,
-    curves: Sequence[Curve] = (),
-) -> ProbeReport:
-    from qbpass.admission.probes.report import ProbeReport
+    def _keep_crash(self, key: str, died_of: str) -> None:
+        from qbpass.admission.probes.falsify import crashed
 
-    return ProbeReport(
-        model=model,
-        recipe=recipe,
-        queries=options.queries,
-        cases=tuple(cases),
-        left_out=tuple(left),
-        placement=placement,
-        curves=tuple(curves),
-    )
+        self.options.bench().store.save(key, crashed(f"it crashed ONNX Runtime ({died_of})"))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "asking" in message:
+            self.asking = message["asking"]
+        if "case" in message:
+            self.cases.setdefault(message["key"], message["case"])
+            self.asking = None
+        if "progress" in message:
+            self._show(*message["progress"])
+        self.left = message.get("left", self.left)
+        self.placement = message.get("placement", self.placement)
+        self.curves += [message["curve"]] if "curve" in message else []
+
+    def _show(self, text: str, done: int | None, total: int | None) -> None:
+        self.doing = text
+        if done is None or total is None:
+            self.steps.text(text)
+        else:
+            self.steps.count(text, done, total)
+
+    def report(self, recipe: dict[str, Any]) -> ProbeReport:
+        from qbpass.admission.probes.report import ProbeReport
+
+        return ProbeReport.model_validate(
+            {
+                "model": self.model,
+                "recipe": recipe,
+                "queries": self.options.queries,
+                "cases": list(self.cases.values()),
+                "left_out": self.left,
+                "placement": self.placement,
+                "curves": self.curves,
+            }
+        )

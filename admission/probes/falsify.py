@@ -68,20 +68,39 @@ class Bench:
 Progress = Callable[[str, int, int], None]
 
 
-def ask_all(cases: Sequence[Case], probes: Sequence[Probe], bench: Bench, progress: Progress) -> Iterator[Answer]:
-    """An answer for each probe that applies to each case; each is kept as soon as it is there."""
+def ask_all(
+    cases: Sequence[Case],
+    probes: Sequence[Probe],
+    bench: Bench,
+    progress: Progress,
+    asking: Callable[[str], None] = lambda key: None,
+) -> Iterator[Answer]:
+    """An answer for each probe that applies to each case; each is kept as soon as it is there.
+
+    asking: told an answer's key before the case is run, which is the last word of a process that a kernel crashes.
+    """
     for place, case in enumerate(cases):
         progress(f"probing {case.operator}", place, len(cases))
         runner = Runner(case, bench.spec)
         for probe in probes:
             if probe.applies(case):
+                asking(key_for(case, probe, bench))
                 yield ask(case, probe, bench, runner)
+
+
+def key_for(case: Case, probe: Probe, bench: Bench) -> str:
+    """Under which the answer is kept: the machine's facts, the code's version, the case, the probe and its settings."""
+    return key_of(dict(bench.machine), case.digest, probe.name, bench.settings.queries, bench.settings.seeds)
+
+
+def crashed(how: str) -> Record:
+    """The answer of a case that ended the process that ran it. How is nothing that rows could differ in: unknown."""
+    return Record(verdict="unknown", trials=0, differing=0, refused=1, reason=how)
 
 
 def ask(case: Case, probe: Probe, bench: Bench, runner: Runner) -> Answer:
     """The kept answer, or one found now."""
-    settings = bench.settings
-    key = key_of(dict(bench.machine), case.digest, probe.name, settings.queries, settings.seeds)
+    key = key_for(case, probe, bench)
     kept = bench.store.load(key, Record)
     if kept is not None:
         folder = _kept_witness(kept, bench)

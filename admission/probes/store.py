@@ -36,15 +36,16 @@ def key_of(*parts: Any) -> str:
 
 @dataclass(frozen=True)
 class Store:
-    """fresh: nothing is read, everything is measured again."""
+    """fresh: everything is measured again, but for the keys in `made`, which this run has measured already."""
 
     folder: Path
     fresh: bool = False
+    made: frozenset[str] = frozenset()
 
     def load(self, key: str, model: type[Model]) -> Model | None:
         """What is kept under the key; None where there is nothing, or nothing that can be read."""
         path = self._path(key)
-        if self.fresh or not path.is_file() or path.stat().st_size > MAX_RECORD_BYTES:
+        if (self.fresh and key not in self.made) or not path.is_file() or path.stat().st_size > MAX_RECORD_BYTES:
             return None
         try:
             return model.model_validate_json(path.read_bytes())

@@ -9,8 +9,9 @@ import typer
 
 from qbpass.commands.options import Json, OptionError, Provider, Threads, session_spec
 from qbpass.json_file import write_json
+from qbpass.probe_options import ProbeOptions
 from qbpass.probe_table import show_probes, show_replay
-from qbpass.probing import ProbeOptions, probe_model
+from qbpass.probing import probe_model, replay_witness
 from qbpass.screen import Steps
 
 
@@ -59,9 +60,7 @@ def probe(
 
 def _replayed(folder: Path, json: Path | None) -> int:
     """The exit code: 1 where the difference shows here, 0 where it does not."""
-    from qbpass.admission.probes.replay import replay
-
-    found = replay(folder)
+    found = replay_witness(folder)
     if json is not None:
         value = {"reproduced": found.reproduced, "bytes_as_recorded": found.bytes_as_recorded}
         write_json(json, {**value, "unlike": list(found.unlike), "witness": found.witness.model_dump(mode="json")})

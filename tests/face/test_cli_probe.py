@@ -142,6 +142,56 @@ def test_what_was_left_out_is_said_with_the_reason(cache: Path, tiny_eager: Path
     assert "trials prove nothing true" in out
 
 
+@pytest.fixture
+def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """`crashing(function)`: in processes started from now on, that function of the probes kills its process."""
+
+    def arrange(function: str) -> None:
+        module, _, name = function.rpartition(".")
+        (tmp_path / "site").mkdir()
+        (tmp_path / "site" / "crash.py").write_text(
+            f"import os, signal, {module}\n"
+            "def die(*arguments, **options):\n"
+            "    os.kill(os.getpid(), signal.SIGSEGV)\n"
+            f"{module}.{name} = die\n"
+        )
+        monkeypatch.setattr("qbpass.probe_process._CHILD", "import crash; from qbpass.probe_worker import work; work()")
+        monkeypatch.syspath_prepend(str(tmp_path / "site"))
+
+    return arrange
+
+
+def test_a_kernel_that_crashes_is_one_unknown_and_the_others_are_answered(
+    cache: Path, tmp_path: Path, qbpass_run: Run, crashing: Callable[[str], None]
+) -> None:
+    crashing("qbpass.admission.probes.falsify.write_witness")  # whatever is false crashes
+    for more in ((), ("--fresh",)):
+        report = probed(
+            qbpass_run, tmp_path, "builtin:operators", *TWO_THREADS, "--only", "DynamicQuantizeLinear", *more
+        )
+        assert [case["probe"] for case in report["cases"]] == ["rows", "position", "coupling"]
+        assert {case["verdict"] for case in report["cases"]} == {"unknown"}
+        refused = {case["probe"]: case["reason"] for case in report["cases"] if case["refused"]}
+        assert refused.keys() == {"rows", "coupling"}
+        assert all("SIGSEGV" in reason for reason in refused.values())
+
+
+def test_a_graph_that_crashes_the_worker_is_one_line(
+    cache: Path, tiny_eager: Path, mistake: Mistake, crashing: Callable[[str], None]
+) -> None:
+    crashing("qbpass.admission.placement.observe_placement")
+    assert "SIGSEGV) while observing placement" in mistake("probe", tiny_eager, *TWO_THREADS)
+
+
+def test_a_witness_that_crashes_the_worker_is_one_line(
+    cache: Path, tmp_path: Path, qbpass_run: Run, mistake: Mistake, crashing: Callable[[str], None]
+) -> None:
+    only = ("--only", "DynamicQuantizeLinear,coupling")
+    report = probed(qbpass_run, tmp_path, "builtin:operators", *TWO_THREADS, *only)
+    crashing("qbpass.admission.probes.replay.run_calls")
+    assert "SIGSEGV" in mistake("probe", "--replay", report["cases"][0]["witness"])
+
+
 def test_options_that_can_not_be_used_are_one_line(
     cache: Path, tiny_eager: Path, tmp_path: Path, mistake: Mistake
 ) -> None:
