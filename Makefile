@@ -1,6 +1,7 @@
 # Needs Python 3.11 or later and make; everything else is installed into the virtual environments below.
 #   make demo        export, admit, rewrite, generate and qualify SmolLM2-135M-Instruct
-#   make test        every test, those on the real model too
+#   make test        the tests, those on the real model too
+#   make test-all    and the slow ones: every family by every exporter
 #   make lint        ruff and mypy
 #   make wheel-test  the house's tests against an installed wheel
 PYTHON ?= python3
@@ -12,13 +13,16 @@ LINT_VENV = .venv-lint
 WHEEL_VENV = .venv-wheel
 EXTRAS = cpu,export,dev
 
-.PHONY: demo test lint wheel-test clean
+.PHONY: demo test test-all lint wheel-test clean
 
 demo: $(VENV)/.stamp
 	$(VENV)/bin/python -m qbpass.demo demo-out
 
 test: $(VENV)/.stamp
 	$(VENV)/bin/python -m pytest
+
+test-all: $(VENV)/.stamp
+	$(VENV)/bin/python -m pytest -m ""
 
 $(VENV)/.stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "qbpass needs Python 3.11 or later: make PYTHON=python3.12")'

@@ -9,7 +9,8 @@ import numpy as np
 
 from qbpass.admission.site import AttentionSite
 from qbpass.models.decoder import Decoder
-from qbpass.models.session import SessionSpec, open_session
+from qbpass.models.errors import ModelFileError
+from qbpass.models.session import SessionSpec, one_line, open_session
 from qbpass.rewrites.apply import Emission
 from qbpass.rewrites.cut import causal_mask, cut_site
 from qbpass.rewrites.extents import segment_extents
@@ -49,6 +50,7 @@ class SiteRunner:
         self.session = open_session(model.SerializeToString(), spec, weights_folder=frozen.folder)
         self.inputs = {entry.name for entry in self.session.get_inputs()}
         self.plan, self.site, self.token_ids = plan, site, frozen.contract.input_ids
+        self.provider = spec.provider
         self.native = emission == "native"
 
     def block(self, operands: Operands, past: int, queries: int) -> np.ndarray:
@@ -67,5 +69,10 @@ class SiteRunner:
         ends = [extent] if self.native else segment_extents(past, queries, self.plan.extents, self.plan.segments)
         for index, end in enumerate(ends[:-1]):
             feeds[segment_name(site.layer, index)] = operands.value_nHD[:end]
-        output: np.ndarray = self.session.run(None, {k: v for k, v in feeds.items() if k in self.inputs})[0]
+        try:
+            output: np.ndarray = self.session.run(None, {k: v for k, v in feeds.items() if k in self.inputs})[0]
+        except Exception as error:  # ONNX Runtime raises a family of private types
+            raise ModelFileError(
+                f"{site.name} could not be run on {self.provider}, so no layout can be tried there: {one_line(error)}"
+            ) from error
         return output

@@ -19,7 +19,6 @@ def operators(folder: Path) -> list[str]:
     return sorted(n.op_type for n in graph.node if not (n.op_type == "Transpose" and n.input[0] in weights))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("implementation", "opset"), [("eager", 18), ("sdpa", 20)])
 def test_repeated_layers_give_the_bits_of_traced_ones(tmp_path: Path, implementation: str, opset: int) -> None:
     results, graphs = [], []
@@ -63,7 +62,6 @@ def test_a_model_is_whole_again_after_tracing() -> None:
     assert tuple(model.model.layers) == stack.layers
 
 
-@pytest.mark.slow
 def test_a_graph_whose_layers_differ_is_traced_whole(tmp_path: Path) -> None:
     """Same modules and settings, another computation: only the graph can tell."""
     model = llama(4)
