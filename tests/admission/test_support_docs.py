@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qbpass.admission.backends import registry
-from qbpass.admission.backends.docs import EXAMPLE_FILE, HEADINGS, read_docstring, support_rules
+from qbpass.admission.backends.docs import EXAMPLE_ENTRY_POINT, EXAMPLE_FILE, HEADINGS, read_docstring, support_rules
 from qbpass.admission.backends.registry import BUILTIN
 from qbpass.admission.backends.rule import SupportRule
 
@@ -41,3 +41,9 @@ def test_the_page_says_which_versions_each_rule_speaks_for_and_where_it_was_read
         for source in rule.sources:
             assert str(source) in section
     assert EXAMPLE_FILE in page
+
+
+def test_the_readme_shows_the_example_that_is_tested() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert EXAMPLE_FILE in readme
+    assert EXAMPLE_ENTRY_POINT in readme
