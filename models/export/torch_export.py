@@ -28,7 +28,8 @@ def write_onnx(model: Any, opset: int, folder: Path, *, repeat_layers: bool = Tr
     The graph takes input_ids (1, q), attention_mask (1, past + q) and position_ids (1, q), as far as the model reads
     them, and the past of names.py; it gives logits (1, q, vocabulary) and the present. For a batch of one and any query
     and past length (past 0 included).
-    repeat_layers: trace a few layers and repeat the last where all are alike; the graph is the same (stack.py).
+    repeat_layers: trace a few layers and repeat the last where all are alike; the graph is the same (stack.py), but for
+    what a whole trace computes from weights alone and stores.
     Raises ExportError where torch can't trace the model.
     """
     require("onnxscript")

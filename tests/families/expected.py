@@ -66,6 +66,9 @@ ATTENTIONS: dict[str, tuple[Codes, ...]] = {
 #: Codes that only a family's eager attention has: Falcon's with ALiBi views the scores in the shape they have.
 EAGER: dict[str, Codes] = {"falcon_alibi": _codes("SCORE_OP")}
 
+#: Codes that a fused operator's operands show beside: keys of 24, values of 16. Else the latents alone are named.
+FUSED_TOO: dict[str, Codes] = {"deepseek_v3": _codes("VALUE_DIM")}
+
 #: Codes of the graph as a whole: what the runtime can't feed, or can't take back. The other families have none.
 GRAPHS: dict[str, Codes] = {
     "deepseek_v3": LATENT,
@@ -98,5 +101,5 @@ def expected(family: str, exporter: str) -> list[Codes]:
     """The codes of each attention of `family` as `exporter` (a key of EXPORTERS) writes it, in layer order."""
     rows = ATTENTIONS[family]
     if exporter in FUSED_EXPORTERS:
-        return [(row - OF_PRODUCTS) | {FUSED} for row in rows]
+        return [(row - OF_PRODUCTS) | FUSED_TOO.get(family, ADMITTED) | {FUSED} for row in rows]
     return [row | EAGER.get(family, ADMITTED) for row in rows] if exporter.endswith("eager") else list(rows)

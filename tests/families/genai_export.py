@@ -33,7 +33,7 @@ for source, out, precision in json.loads(sys.argv[1]):
 
 def missing_builder() -> str | None:
     """Why the builder can't be used here, or None."""
-    return None if importlib.util.find_spec(BUILDER) else "onnxruntime-genai is not installed (extra `builder`)"
+    return None if importlib.util.find_spec(BUILDER) else "onnxruntime-genai is not installed"
 
 
 def genai_graphs(wanted: list[tuple[str, str]]) -> dict[tuple[str, str], Path]:

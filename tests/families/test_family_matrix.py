@@ -12,12 +12,14 @@ import pytest
 from expected import ATTENTIONS, FUSED_EXPORTERS, GRAPHS, NOT_EXPORTED, NOT_LOADED, expected
 from family_graphs import EXPORTERS, QUICK, family_graph
 from family_models import FAMILIES, build, config_of, torch
+from onnxruntime import InferenceSession
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 from torchscript_export import write_torchscript
 
 from qbpass.admission import admit
 from qbpass.admission.report import AdmissionReport
 from qbpass.models.decoder import Decoder
-from qbpass.models.errors import ModelFileError
+from qbpass.models.errors import ExportError, ModelFileError
 from qbpass.models.freeze import freeze
 from qbpass.models.loading import load_graph
 from qbpass.models.session import SessionSpec
@@ -73,6 +75,13 @@ def attention_layers(config: Any) -> int:
         return 2 * int(config.decoder_layers)  # self-attention and cross-attention
     kinds = getattr(config, "layer_types", None)
     return int(config.num_hidden_layers) if kinds is None else sum(kind in ATTENTION_LAYERS for kind in kinds)
+
+
+@pytest.mark.parametrize(("family", "exporter"), NOT_EXPORTED)
+def test_a_family_is_left_out_only_where_there_is_no_graph_to_look_at(family: str, exporter: str) -> None:
+    of_transformers, of_exporters, of_graphs = ValueError, (ExportError, AssertionError), (Fail, InvalidGraph)
+    with pytest.raises((of_transformers, *of_exporters, *of_graphs)):
+        InferenceSession(str(family_graph(family, exporter)), providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen2_moe", "gpt_oss"])
