@@ -31,8 +31,12 @@ def qbpass_run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
 
 
 @pytest.fixture
-def mistake(qbpass_run: Callable[..., Answer]) -> Callable[..., str]:
-    """`mistake(*arguments)`: the one line on stderr of a command with exit code 2. Fails where it is not that."""
+def mistake(qbpass_run: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """`mistake(*arguments)`: the one line on stderr of a command with exit code 2. Fails where it is not that.
+
+    Progress stays quiet: whether a step is long enough to be told of depends on the machine.
+    """
+    monkeypatch.setattr("qbpass.screen.SECONDS_QUIET", 1e9)
 
     def call(*arguments: object) -> str:
         answer = qbpass_run(*arguments)
