@@ -50,7 +50,7 @@ QUICK = {
         *{"llama", "gemma2", "gpt2", "bloom", "mpt", "falcon_alibi"},
         *{"gpt_oss", "deepseek_v3", "bamba", "lfm2", "mixtral"},
     },
-    "dynamo-sdpa": {"qwen2", "qwen3", "mistral", "gemma3", "phi3", "gpt_neox", "falcon", "olmo2", "granite", "whisper"},
+    "dynamo-sdpa": {"qwen3", "mistral", "gemma3", "gpt_neox", "falcon", "olmo2", "whisper"},
     "dynamo-onnx": {"llama", "gemma3", "whisper"},
 }
 
