@@ -155,6 +155,8 @@ def _inside(location: str, tensor: str, folder: Path) -> Path:
         )
     if "\0" in location:
         raise ModelFileError(f"{where} has a path with a zero byte: export the model again")
+    if "_ORT_MEM_ADDR_" in location:  # ONNX Runtime would take the offset for an address in its memory
+        raise ModelFileError(f"{where} names memory, not a file: export the model again")
     path = folder / location
     try:
         inside = path.resolve().is_relative_to(folder.resolve())

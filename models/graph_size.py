@@ -10,7 +10,7 @@ from qbpass.models.errors import ModelFileError
 from qbpass.models.graph_order import subgraphs
 
 #: Tensors that the nodes of a graph and of its bodies make. A decoder of 100 layers makes some 10,000 (TorchScript's).
-MAX_TENSORS = 50_000
+MAX_TENSORS = 30_000
 MAX_OPERANDS = 1_000_000
 MAX_BODIES = 5_000  # branches of an If, bodies of a Loop; TorchScript writes an If where it does not know a rank
 MAX_INTERFACE = 10_000  # inputs that are no initializers, and outputs; two a layer, and a few

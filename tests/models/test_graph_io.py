@@ -154,6 +154,7 @@ def test_external_data_is_never_read_outside_the_models_folder(external: Path) -
         ("../secret.bin", "leaves the model's folder"),
         ("sub/../../secret.bin", "leaves the model's folder"),
         ("..\\secret.bin", "leaves the model's folder"),
+        ("*/_ORT_MEM_ADDR_/*", "names memory, not a file"),
     ):
         point_at(external, location)
         refuses(external, says)
