@@ -33,7 +33,7 @@ from qbpass.admission.walks import (
 from qbpass.models.decoder import Decoder
 from qbpass.models.errors import ModelFileError
 
-MAX_ATTENTIONS = 512  # a model has one a layer, or two
+MAX_ATTENTIONS = 256  # a model has one a layer, or two
 
 
 def discover(decoder: Decoder) -> list[SiteReport]:

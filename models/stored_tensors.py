@@ -39,9 +39,9 @@ def stored_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
         yield from _of_graph(info.initialization)
         yield from _of_graph(info.algorithm)
     for function in model.functions:
-        yield from _of_attributes(function.attribute_proto)
+        yield from attribute_tensors(function.attribute_proto)
         for node in function.node:
-            yield from _of_attributes(node.attribute)
+            yield from attribute_tensors(node.attribute)
 
 
 def _of_graph(graph: onnx.GraphProto) -> Iterator[TensorProto]:
@@ -49,10 +49,11 @@ def _of_graph(graph: onnx.GraphProto) -> Iterator[TensorProto]:
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
     for node in graph.node:
-        yield from _of_attributes(node.attribute)
+        yield from attribute_tensors(node.attribute)
 
 
-def _of_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterator[TensorProto]:
+def attribute_tensors(attributes: Iterable[onnx.AttributeProto]) -> Iterator[TensorProto]:
+    """Of a node: its tensors, sparse ones, and those of its bodies."""
     for attribute in attributes:
         if attribute.HasField("t"):
             yield attribute.t

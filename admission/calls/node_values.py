@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx.external_data_helper import uses_external_data
 from onnx.reference import ReferenceEvaluator
 
 from qbpass.admission.calls.call_inputs import VALUE_LIMIT, TensorInCall
 from qbpass.admission.calls.contrib_types import element_count
+from qbpass.models.stored_tensors import attribute_tensors
 
 #: What all values of a graph's traces may cost: elements read and made. The mask of mask_values.LONG_CALL has 60,000,
 #: and the indices it is gathered by several times as many: real graphs take a tenth of it.
@@ -112,6 +114,8 @@ class NodeValues:
         def infos(names: list[str]) -> list[onnx.ValueInfoProto]:
             return [onnx.helper.make_empty_tensor_value_info(name) for name in names if name]
 
+        if any(uses_external_data(tensor) for tensor in attribute_tensors(node.attribute)):
+            return None  # the evaluator would look for it where the process runs, which is not the model's folder
         graph = onnx.helper.make_graph([node], "node", infos(list(node.input)), infos(list(node.output)))
         try:
             return ReferenceEvaluator(

@@ -2,9 +2,10 @@
 
     python hostile_worker.py FOLDER QUESTIONS
 
-QUESTIONS is a file with a JSON list a line: case, command, argument, ... The argument MODEL is the case's model. For each
-a line of JSON goes to stdout when it starts and one when it ends, which names the files that were opened and are none of
-the model's: by Python (an audit hook hears of them), or, of the files that are kept from everyone, by anybody (inotify).
+QUESTIONS is a file with a JSON list a line: case, command, argument, ... The argument MODEL is the case's model. For
+each a line of JSON goes to stdout when it starts and one when it ends, which names the files that were opened and are
+none of the model's: by Python (an audit hook hears of them), or, of the files that are kept from everyone, by anybody
+(inotify).
 """
 
 from __future__ import annotations

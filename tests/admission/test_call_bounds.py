@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,21 @@ def test_a_size_that_is_no_number_of_64_bits_is_not_known() -> None:
     writer.input("huge", TensorProto.FLOAT, 2**40, 2**40)
     writer.node("Size", ["huge"], "size")
     assert traced(writer).value("size") is None
+
+
+def test_no_tensor_is_read_from_where_the_process_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path is one in the model's folder; onnx's evaluator knows no folder but the current one."""
+    (tmp_path / "secret.bin").write_bytes(np.full(1, 7, np.float32).tobytes())
+    monkeypatch.chdir(tmp_path)
+    outside = TensorProto(data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    outside.external_data.add(key="location", value="secret.bin")
+    writer = GraphWriter()
+    writer.node("ConstantOfShape", [writer.constant([2])], "filled", value=outside)
+    writer.node("Constant", [], "constant", value=outside)
+    found = traced(writer)
+    assert found.value("filled") is None
+    assert found.value("constant") is None
+    assert found.shape("filled") == (2,)
 
 
 def test_the_elements_of_nonzero_are_known_once_they_are_few() -> None:

@@ -30,14 +30,16 @@ def answers(command: list[str], names: list[str], folder: Path) -> dict[str, dic
     temporary.mkdir()
     while left := [name for name in names if name not in found]:
         (folder / "root").mkdir(exist_ok=True)
-        tasks = "".join(json.dumps([name, *command]) + "\n" for name in left)
+        questions = folder / "questions"
+        questions.write_text("".join(json.dumps([name, *command]) + "\n" for name in left))
         environment = {**os.environ, "TMPDIR": str(temporary)}
-        run = [sys.executable, str(WORKER), str(folder / "root")]
-        ended = subprocess.run(run, input=tasks, capture_output=True, text=True, env=environment, check=False)
+        run = [sys.executable, str(WORKER), str(folder / "root"), str(questions)]
+        ended = subprocess.run(run, capture_output=True, text=True, env=environment, check=False)
         current = None
         for line in map(json.loads, ended.stdout.splitlines()):
-            current = line["case"]
-            if not line.get("started"):
+            if "started" in line:
+                current = line["started"]
+            elif current is not None:
                 found[current] = line
         assert current is not None, ended.stderr
         if current not in found:
