@@ -80,7 +80,7 @@ def write_optimized(
         raise _gave_up(graph, f"it had not ended after {error.timeout:,.0f} s") from error
     if done.returncode < 0:
         raise _gave_up(graph, _died_of(-done.returncode, limits))
-    told: dict[str, str] = json.loads(done.stdout or b"{}")
+    told: dict[str, str] = json.loads((done.stdout.splitlines() or [b"{}"])[-1])  # a site may print at its start
     if "error" in told:
         raise _ERRORS[told["error"]](told["message"])
     if done.returncode or not told:
