@@ -61,7 +61,8 @@ def _dim(flow: Dataflow, cache: Cache, axis: int) -> Dim:
 def _contracted_width(flow: Dataflow, node: onnx.NodeProto) -> int | None:
     if int_attribute(node, "K"):  # MatMulNBits, MatMulBnb4
         return int_attribute(node, "K")
-    dims = flow.weight_dims(node.input[1]) if len(node.input) > 1 else None
+    at = 3 if node.op_type in ("QLinearMatMul", "QGemm") else 1  # behind the input, its scale and its zero point
+    dims = flow.weight_dims(node.input[at]) if len(node.input) > at else None
     if dims is None or len(dims) != 2:
         return None
     return dims[1] if int_attribute(node, "transB") else dims[0]

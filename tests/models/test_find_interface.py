@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
-from cache_graphs import CACHE, PRESENT, append, attend, decoder
+from cache_graphs import AFTER, CACHE, PRESENT, append, attend, decoder
 from tiny_graphs import tiny_decoder
 
 from qbpass.models.contract import CachePair, KVPair
@@ -109,6 +110,27 @@ def test_a_growing_cache_is_complete_in_every_form_of_attention(form: str) -> No
     assert interface.problems == ()
     assert interface.kv == (KVPair(0, *USUAL, kv_heads=2, key_dim=8, value_dim=8, elem_type=FLOAT),)
     assert interface.contract.kv == interface.kv
+
+
+@pytest.mark.parametrize("projection", ["MatMul", "QLinearMatMul"])
+def test_an_open_head_dimension_is_read_off_the_projection_of_a_fused_attention(projection: str) -> None:
+    after = AFTER
+    if projection == "QLinearMatMul":
+        quantized = """
+        o_small = QuantizeLinear (o_rows, step, middle)
+        attended_small = QLinearMatMul (o_small, step, middle, wo_small, step, middle, step, middle)
+        attended = DequantizeLinear (attended_small, step, middle)
+        """
+        after = AFTER.replace("attended = MatMul (o_rows, wo)", quantized)
+    model = decoder(
+        COMPLETE["grouped operator, q k v packed"],
+        CACHE.replace("8]", "width]"),
+        PRESENT.replace("8]", "width]"),
+        after=after,
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((16, 16), np.int8), "wo_small"))
+    pair = only_pair(find_interface(model))
+    assert (pair.key_dim, pair.value_dim) == (8, 8)
 
 
 # What is written of the cache, inputs and outputs where they are not the usual ones, and the codes that name it.
