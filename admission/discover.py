@@ -105,4 +105,6 @@ def _named_apart(reports: list[SiteReport]) -> list[SiteReport]:
 
 def _renamed(report: SiteReport, name: str) -> SiteReport:
     site = None if report.site is None else replace(report.site, name=name)
-    return replace(report, name=name, site=site, diagnostics=tuple(replace(d, site=name) for d in report.diagnostics))
+    chain = None if report.chain is None else replace(report.chain, name=name)
+    said = tuple(replace(d, site=name) for d in report.diagnostics)
+    return replace(report, name=name, site=site, chain=chain, diagnostics=said)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qbpass.admission.facts import AttentionFacts
+from qbpass.admission.fused_site import FusedSite
 from qbpass.admission.site import AttentionSite
 
 
@@ -24,7 +25,8 @@ class Diagnostic:
 class SiteReport:
     """One site's answer. `site` is None where something looks like attention but could not be read as a site.
 
-    facts: what is known of it in either case.
+    facts: what is known of it in either case. chain: a fused operator that can be evaluated query by query as it is;
+    its diagnostics then say why it can't be opened, which is what other layouts would need.
     """
 
     name: str
@@ -33,10 +35,18 @@ class SiteReport:
     site: AttentionSite | None
     diagnostics: tuple[Diagnostic, ...] = ()
     facts: AttentionFacts | None = None
+    chain: FusedSite | None = None
 
     @property
     def admitted(self) -> bool:
-        return self.site is not None and not self.diagnostics
+        return bool(self.layouts)
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """The layouts that admission has nothing against, cheapest first as a rule; () where the site is refused."""
+        if self.site is not None and not self.diagnostics:
+            return ("qb", "pq")
+        return () if self.chain is None else ("pq",)
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,7 @@ class AdmissionReport:
                     "kind": s.kind,
                     "layer": s.layer,
                     "admitted": s.admitted,
+                    "layouts": list(s.layouts),
                     "diagnostics": [diagnostic(d) for d in s.diagnostics],
                     "facts": None if s.facts is None else s.facts.to_json(),
                 }

@@ -67,6 +67,11 @@ def _reason(code: str, message: str) -> str:
 def _hint(report: AdmissionReport) -> str | None:
     """Where one thing stands between the whole model and admission, that it is one."""
     codes = {frozenset(d.code for d in site.diagnostics) for site in report.sites}
-    if len(report.sites) < 2 or len(codes) != 1 or len(code := next(iter(codes))) != 1:
+    if (
+        any(site.admitted for site in report.sites)
+        or len(report.sites) < 2
+        or len(codes) != 1
+        or len(code := next(iter(codes))) != 1
+    ):
         return None
     return f"Every site is refused for this one reason: `qbpass admit --html FILE` says what {next(iter(code))} means."

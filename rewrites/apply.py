@@ -14,6 +14,9 @@ from qbpass.models.errors import ContractError
 from qbpass.rewrites.builder import NodeBuilder
 from qbpass.rewrites.cache_factors import move_factors
 from qbpass.rewrites.call_dims import CallDims, emit_call_dims
+from qbpass.rewrites.chains.cache import LinkCache
+from qbpass.rewrites.chains.emit import emit_chain
+from qbpass.rewrites.chains.links import emit_links
 from qbpass.rewrites.guard import declare_phase, emit_condition, emit_guarded
 from qbpass.rewrites.head import emit_logits_from
 from qbpass.rewrites.kv_cache import CacheTensors, declare_cache, emit_update, numpy_dtype
@@ -35,7 +38,8 @@ def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guar
     """The rewritten model, its external weights named as the frozen graph names them.
 
     Inputs: the decoder's own, without past KV; `cache.N.key|value` (n, Hkv, d) bound to the cache; value segments; the
-    phase. Outputs: logits and `cache_out.N.key|value`, to be bound to the same memory as the inputs. Raises
+    phase. Outputs: logits and `cache_out.N.key|value`, to be bound to the same memory as the inputs. A chained site has
+    `cache.N.key|value.linkJ` (1, Hkv, capacity, d) and `cache_out.N.key|value.linkJ` instead (chains/cache.py). Raises
     ContractError where a plan and the graph do not belong together.
     """
     copy = onnx.ModelProto()  # onnx-graphsurgeon writes into the tensors of a graph's attributes
@@ -63,20 +67,41 @@ class _Rewriter:
 
     def run(self) -> None:
         caches = {entry.site.layer: declare_cache(entry.site, self.plan.segments) for entry in self.plan.sites}
-        self._check_every_pair_is_planned(caches)
-        first = caches[min(caches)]
-        dims = emit_call_dims(self.shared, self.tensors[self.contract.input_ids], first.key_in, first.segments_in)
+        self._check_every_pair_is_planned({*caches, *(chain.site.layer for chain in self.plan.chains)})
         phase = declare_phase()
         condition = emit_condition(self.shared, phase, self.plan.phase_mask) if self.emission == "guarded" else None
-        for entry in self.plan.sites:
-            self._rewrite_site(entry, caches[entry.site.layer], dims, condition)
+        if caches:
+            first = caches[min(caches)]
+            dims = emit_call_dims(self.shared, self.tensors[self.contract.input_ids], first.key_in, first.segments_in)
+            for entry in self.plan.sites:
+                self._rewrite_site(entry, caches[entry.site.layer], dims, condition)
+        links = self._chain_fused(condition)
         if self.plan.head == "asked":
             emit_logits_from(self.shared, self.graph, self.contract.logits)
         self.graph.nodes.extend(self.shared.nodes)
-        self._replace_interface(caches, phase if condition is not None else None)
+        self._replace_interface(caches, links, phase if condition is not None else None)
 
-    def _check_every_pair_is_planned(self, caches: dict[int, CacheTensors]) -> None:
-        missing = [pair.layer for pair in self.contract.kv if pair.layer not in caches]
+    def _chain_fused(self, condition: Any) -> list[LinkCache]:
+        """Every fused site as a chain; the caches of all links."""
+        if not self.plan.chains:
+            return []
+        active = condition if self.emission == "guarded" else self.emission == "active"
+        links = emit_links(self.shared, self.tensors[self.contract.input_ids], active, self.plan.max_queries)
+        caches = []
+        for entry in self.plan.chains:
+            node = self.producers[entry.site.node]
+            builder = NodeBuilder(f"qbpass/{entry.site.name}/chain", constants=self.shared.constants)
+            last, of_links = emit_chain(builder, entry.site, node, links, self.graph.opset)
+            output = self.tensors[entry.site.output]
+            node.inputs.clear()
+            node.outputs.clear()
+            last.outputs.append(output)
+            self.graph.nodes.extend([*builder.nodes, last])
+            caches += of_links
+        return caches
+
+    def _check_every_pair_is_planned(self, planned: set[int]) -> None:
+        missing = [pair.layer for pair in self.contract.kv if pair.layer not in planned]
         if missing:
             raise ContractError(
                 f"the plan leaves out layer(s) {missing}: every layer's cache must be rewritten; see `qbpass admit`"
@@ -148,7 +173,7 @@ class _Rewriter:
         node.outputs.append(output)
         builder.nodes.append(node)
 
-    def _replace_interface(self, caches: dict[int, CacheTensors], phase: Any) -> None:
+    def _replace_interface(self, caches: dict[int, CacheTensors], links: list[LinkCache], phase: Any) -> None:
         gone = {name for pair in self.contract.kv for name in _pair_inputs(pair)}
         left = {name for pair in self.contract.kv for name in (pair.present_key, pair.present_value)}
         self.graph.inputs = [tensor for tensor in self.graph.inputs if tensor.name not in gone]
@@ -157,6 +182,9 @@ class _Rewriter:
             cache = caches[layer]
             self.graph.inputs += [cache.key_in, cache.value_in, *cache.segments_in]
             self.graph.outputs += [cache.key, cache.value]
+        for link in links:
+            self.graph.inputs += link.inputs
+            self.graph.outputs += link.outputs
         if phase is not None:
             self.graph.inputs.append(phase)
 

@@ -32,6 +32,10 @@ class NodeBuilder:
         """A shared 1-D int64 constant."""
         return self._constant(("i", values), np.array(values, dtype=np.int64))
 
+    def int32s(self, *values: int) -> gs.Constant:
+        """A shared 1-D int32 constant."""
+        return self._constant(("i32", values), np.array(values, dtype=np.int32))
+
     def scalar(self, value: int) -> gs.Constant:
         """A shared 0-D int64 constant."""
         return self._constant(("s", value), np.array(value, dtype=np.int64))

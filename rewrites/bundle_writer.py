@@ -22,10 +22,12 @@ from qbpass.models.recipe import recipe_of
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.apply import Emission, rewrite_graph
 from qbpass.rewrites.bundle import Bundle, open_bundle
-from qbpass.rewrites.manifest import MANIFEST_FILE, Emit, Interface, Manifest, PlannedSite
+from qbpass.rewrites.chains.audit import audit_chains
+from qbpass.rewrites.chains.plan import ChainPlan
+from qbpass.rewrites.manifest import MANIFEST_FILE, Emit, Interface, Manifest, PlannedChain, PlannedSite
 from qbpass.rewrites.plan import Layout, RewritePlan, SitePlan
 from qbpass.rewrites.plan_audit import audit_written
-from qbpass.rewrites.planner import check_addresses, make_plan
+from qbpass.rewrites.planner import check_addresses, make_plan, refuse_problems
 
 GRAPHS: dict[Emit, dict[str, Emission]] = {
     "guarded": {"decoder.onnx": "guarded"},
@@ -69,6 +71,7 @@ def write_bundle(
             (staging / name).write_bytes(models[emission].SerializeToString(deterministic=True))
         progress("following the addresses of what is written")
         check_addresses(audit_written(plan, models, ExportedGraph(Flow.of(frozen))))
+        refuse_problems([problem for site in audit_chains(frozen, plan, models).values() for problem in site])
         progress("writing the manifest: digests of every file")
         manifest = _manifest(frozen, plan, spec, staging, emit)
         for name in manifest.tokenizer_files:
@@ -99,6 +102,7 @@ def _manifest(frozen: Decoder, plan: RewritePlan, spec: SessionSpec, staging: Pa
         exact_extent_residues=plan.extents.residues,
         segments=plan.segments,
         sites=tuple(_planned(entry) for entry in plan.sites),
+        chains=tuple(_chained(entry) for entry in plan.chains),
         head=plan.head,
         head_evidence=dict(plan.head_evidence),
         interface=Interface.of(frozen.contract),
@@ -120,6 +124,19 @@ def _planned(entry: SitePlan) -> PlannedSite:
         head_dim=site.head_dim,
         qk=entry.form.qk,
         av=entry.form.av,
+        evidence=dict(entry.evidence),
+    )
+
+
+def _chained(entry: ChainPlan) -> PlannedChain:
+    site = entry.site
+    return PlannedChain(
+        name=site.name,
+        layer=site.layer,
+        operator=site.operator,
+        heads=site.heads,
+        kv_heads=site.kv_heads,
+        head_dim=site.head_dim,
         evidence=dict(entry.evidence),
     )
 

@@ -76,6 +76,18 @@ class PlannedSite(_Frozen):
     evidence: dict[str, Any]
 
 
+class PlannedChain(_Frozen):
+    """One fused operator that is evaluated query by query, with what was tried on this machine."""
+
+    name: str
+    layer: int
+    operator: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    evidence: dict[str, Any]
+
+
 class Manifest(_Frozen):
     schema_version: Literal[1] = 1
     qbpass_version: str
@@ -87,6 +99,7 @@ class Manifest(_Frozen):
     exact_extent_residues: tuple[int, ...]
     segments: int = Field(ge=1, le=64)
     sites: tuple[PlannedSite, ...]
+    chains: tuple[PlannedChain, ...] = ()
     head: Literal["all", "asked"]  # logits of every row of a call, or from the row the call asks for
     head_evidence: dict[str, Any]
     interface: Interface

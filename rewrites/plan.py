@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qbpass.admission.site import AttentionSite
+from qbpass.rewrites.chains.plan import ChainPlan
 from qbpass.rewrites.extents import NO_TAIL_EFFECT, ExtentRule
 from qbpass.rewrites.phases import Phase
 
@@ -40,6 +41,8 @@ class SitePlan:
 class RewritePlan:
     """One layout for every admitted site of a decoder, active in the phases of `phase_mask`.
 
+    sites: attentions of separate products; chains: fused operators.
+
     head: logits of all rows of a call, as exported, or only from the row the caller asks for (head.py).
     """
 
@@ -49,6 +52,7 @@ class RewritePlan:
     sites: tuple[SitePlan, ...]
     head: HeadForm = "all"
     head_evidence: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    chains: tuple[ChainPlan, ...] = ()
 
     @property
     def extents(self) -> ExtentRule:
@@ -56,6 +60,8 @@ class RewritePlan:
         if self.layout == "pq":
             return NO_TAIL_EFFECT
         rules = {site.form.extents for site in self.sites}
+        if not rules:
+            return NO_TAIL_EFFECT
         if len(rules) == 1:
             return rules.pop()
         modulus = max((rule.modulus for rule in rules), default=1)
@@ -81,4 +87,8 @@ class RewritePlan:
                 f"  {site.name}: heads {site.heads}/{site.kv_heads}, d {site.head_dim}, "
                 f"QK {entry.form.qk}, AV {entry.form.av}"
             )
+        for chain in self.chains:
+            fused = chain.site
+            shape = f"heads {fused.heads}/{fused.kv_heads}, d {fused.head_dim}"
+            lines.append(f"  {fused.name}: {shape}, {fused.operator} query by query")
         return "\n".join(lines)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qbpass.admission.dataflow import Flow
+from qbpass.admission.fused_site import FusedSite
 from qbpass.admission.report import AdmissionReport, Diagnostic
 from qbpass.admission.site import AttentionSite
 from qbpass.admission.strides.exported_audit import ExportedGraph
@@ -14,6 +15,8 @@ from qbpass.models.decoder import Decoder
 from qbpass.models.errors import QbpassError
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.address_audit import SiteAudit
+from qbpass.rewrites.chains.plan import ChainPlan
+from qbpass.rewrites.chains.planner import plan_chains
 from qbpass.rewrites.falsify import SiteFalsifier, tail_rule
 from qbpass.rewrites.head import falsify_head
 from qbpass.rewrites.phases import PREFILL_PHASES
@@ -38,8 +41,11 @@ class RewriteRefused(QbpassError):
         trials: Sequence[dict[str, Any]] = (),
         report: AdmissionReport | None = None,
         problems: Sequence[Diagnostic] = (),
+        of_layout: bool = False,
     ) -> None:
+        """of_layout: another layout need not be refused."""
         super().__init__(message)
+        self.of_layout = of_layout
         self.trials = tuple(trials)
         self.report = report
         self.problems = tuple(problems)  # what an address audit found (address_audit.py)
@@ -66,7 +72,7 @@ def make_plan(
             f"phase mask {phase_mask} rewrites prefill, and this reference prefills the whole prompt in one native "
             "call: leave 1 and 4 out of --phase-mask"
         )
-    sites = _admitted_sites(report)
+    sites, fused = _admitted_sites(report, layout)
     exported = ExportedGraph(Flow.of(frozen))
     progress("following the addresses that each site reads")
     first = tuple(SitePlan(site, SiteForm()) for site in sites)
@@ -81,9 +87,11 @@ def make_plan(
             chosen[key] = choose_form(falsifier, layout)
         form, evidence = chosen[key]
         plans.append(SitePlan(site, form, evidence))
+    chains = plan_chains(frozen, fused, max_queries, spec, progress)
+    _refuse_false_chains(chains)
     progress("trying the language-model head")
     head = falsify_head(frozen, spec)
-    plan = RewritePlan(layout, phase_mask, max_queries, tuple(plans), head["form"], head)
+    plan = RewritePlan(layout, phase_mask, max_queries, tuple(plans), head["form"], head, chains)
     progress("following the addresses of the chosen forms")
     return _with_addresses(plan, audit_plan(frozen, plan, exported))
 
@@ -91,7 +99,11 @@ def make_plan(
 def check_addresses(audits: Mapping[str, SiteAudit]) -> None:
     """Raises RewriteRefused with every problem, the first one named."""
     distinct = {id(audit): audit for audit in audits.values()}.values()  # sites of one kind share their audit
-    problems = [problem for audit in distinct for problem in audit.problems]
+    refuse_problems([problem for audit in distinct for problem in audit.problems])
+
+
+def refuse_problems(problems: Sequence[Diagnostic]) -> None:
+    """Raises RewriteRefused where an audit found any."""
     if problems:
         code, seen = problems[0].code, problems[0].evidence
         raise RewriteRefused(
@@ -112,11 +124,32 @@ def _with_addresses(plan: RewritePlan, audits: Mapping[str, SiteAudit]) -> Rewri
     return replace(plan, sites=sites)
 
 
-def _admitted_sites(report: AdmissionReport) -> list[AttentionSite]:
+def _admitted_sites(report: AdmissionReport, layout: Layout) -> tuple[list[AttentionSite], list[FusedSite]]:
+    """Attentions of separate products, and fused operators that are evaluated query by query."""
     sites = [entry.site for entry in report.sites if entry.admitted and entry.site is not None]
+    fused = [entry.chain for entry in report.sites if entry.chain is not None]
     if not report.admitted:
-        raise RewriteRefused(f"{_refused(report, len(sites))}: see `qbpass admit` for the reasons", report=report)
-    return sites
+        admitted = len(sites) + len(fused)
+        raise RewriteRefused(f"{_refused(report, admitted)}: see `qbpass admit` for the reasons", report=report)
+    if fused and layout != "pq":
+        raise RewriteRefused(
+            f"{fused[0].name} is one fused operator, which {layout.upper()} can't open: rewrite with --layout pq",
+            report=report,
+            of_layout=True,
+        )
+    return sites, fused
+
+
+def _refuse_false_chains(chains: Sequence[ChainPlan]) -> None:
+    for chain in chains:
+        if chain.evidence["verdict"] == "false":
+            trials = chain.evidence["trials"]
+            witness = trials[-1]["witness"]
+            raise RewriteRefused(
+                f"{chain.site.name} evaluated query by query is false on this machine: row {witness['row']} of "
+                f"{witness['queries']} at past {witness['past']} differs by {witness['max_abs_difference']:.3g}",
+                trials,
+            )
 
 
 def _refused(report: AdmissionReport, admitted: int) -> str:

@@ -15,7 +15,7 @@ from qbpass.rewrites.head import LOGITS_FROM
 from qbpass.rewrites.manifest import Interface
 from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.plan import HeadForm
-from qbpass.runtime.buffers import KVBuffers
+from qbpass.runtime.caches import Caches
 from qbpass.runtime.call_error import session_run
 from qbpass.runtime.logits_type import logits_dtype
 from qbpass.runtime.phase_guard import PhaseGuard, Stage
@@ -41,9 +41,10 @@ class BlockTarget:
         native_session: Any = None,
         phase_mask: int = 0,
         head: HeadForm = "all",
+        chained: frozenset[int] = frozenset(),
     ):
-        """native_session, phase_mask: only where `session` is a straight-line graph of the active layout; calls in
-        phases outside the mask run on `native_session`.
+        """native_session: only where `session` is a straight-line graph of the active layout; calls in phases outside
+        `phase_mask` run on it. chained: layers whose attention is a chain of operators, one a query (rewrites/chains/).
         """
         self.session = session
         self._native_session, self._phase_mask = native_session, phase_mask
@@ -55,7 +56,8 @@ class BlockTarget:
         self.guard = guard or PhaseGuard()
         self._extents, self._segments = extents, segments
         self._device = "cuda" if spec.provider == "cuda" else "cpu"
-        self._buffers = KVBuffers(interface.layers, segments, self._device)
+        self._chained = chained
+        self._buffers = Caches(interface.layers, segments, chained, max_queries, self._device)
         self._logits_dtype = logits_dtype(session, interface.logits)
         self._rows = np.empty((max_queries, interface.vocab_size), self._logits_dtype)
         self._length = 0
@@ -79,6 +81,7 @@ class BlockTarget:
             native_session=native_session,
             phase_mask=bundle.manifest.phase_mask,
             head=bundle.manifest.head,
+            chained=frozenset(chain.layer for chain in bundle.manifest.chains),
         )
 
     def native(self, spec: SessionSpec) -> BlockTarget:
@@ -95,6 +98,7 @@ class BlockTarget:
             native_session=self._native_session,
             phase_mask=self._phase_mask,
             head=self._head,
+            chained=self._chained,
         )
 
     @property
@@ -140,8 +144,9 @@ class BlockTarget:
     def _call(self, tokens: Sequence[int], ends: list[int], logits: np.ndarray) -> None:
         past, full = self._length, ends[-1]
         names = self.interface
-        session = self._graph_for(self.guard.value)
-        binding = session.io_binding()
+        active = layout_active(Phase(self.guard.value), self._phase_mask)
+        session = self.session if active or self._native_session is None else self._native_session
+        binding = self._buffers.binding(session, ends, len(tokens) if active else 1)
         feeds = {
             names.input_ids: np.array([tokens], np.int64),
             names.attention_mask: np.ones((1, full), np.int64),
@@ -154,17 +159,10 @@ class BlockTarget:
         for name, array in feeds.items():
             if name is not None:
                 binding.bind_cpu_input(name, array)
-        self._buffers.bind(binding, ends)
         shape = (1, *logits.shape)
         binding.bind_output(names.logits, "cpu", 0, logits.dtype, shape, logits.ctypes.data)
         session_run(session, binding)
         self._length = full
-
-    def _graph_for(self, phase: int) -> Any:
-        """A guarded graph decides for itself; a straight-line graph runs only in the phases of its layout."""
-        if self._native_session is None or layout_active(Phase(phase), self._phase_mask):
-            return self.session
-        return self._native_session
 
 
 def _open(bundle: Bundle, graph: str, spec: SessionSpec) -> Any:

@@ -53,6 +53,11 @@ class KVBuffers:
         ]
         self._pointers = [value.data_ptr() for value in self._values]  # asked for once: a call binds every one of them
 
+    @property
+    def values(self) -> list[Any]:
+        """The buffers themselves, as ONNX Runtime's values."""
+        return list(self._values)
+
     def bind(self, binding: Any, extents: list[int]) -> None:
         """Bind rows [0, extents[-1]) as cache in and out, and the shorter prefixes as value segments."""
         full = extents[-1]

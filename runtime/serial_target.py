@@ -1,6 +1,7 @@
 """The reference: the unmodified frozen graph, one token a call, its KV passed on without a copy of our own.
 
-Present outputs of one call are the past inputs of the next; the graph's own Concat is the only copy.
+Present outputs of one call are the past inputs of the next; the graph's own Concat is the only copy. Where every layer
+is a fused operator that appends in place, past and present are one buffer, as deployments of such graphs have it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import numpy as np
 from qbpass.models.contract import DecoderContract
 from qbpass.models.decoder import Decoder
 from qbpass.models.session import SessionSpec, open_session
+from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.kv_cache import numpy_dtype
 from qbpass.runtime.call_error import session_run
 from qbpass.runtime.logits_type import logits_dtype
+from qbpass.runtime.shared_cache import SharedCache, exported_parts
 
 
 class SerialTarget:
@@ -29,7 +32,9 @@ class SerialTarget:
         *,
         context_length: int | None,
         max_queries: int = 1,
+        share_cache: bool = False,
     ):
+        """share_cache: past and present of every layer are one memory. Only for graphs whose operators append to it."""
         self.session = session
         self.contract = contract
         self.vocab_size = contract.vocab_size
@@ -42,21 +47,34 @@ class SerialTarget:
             for pair in contract.kv
             for past, present in ((pair.past_key, pair.present_key), (pair.past_value, pair.present_value))
         ]
+        self._shared = SharedCache(exported_parts(contract.kv), self._device) if share_cache else None
+        self._binding: Any = None  # over the shared cache
         self._past: list[Any] = []
         self._length = 0
 
     @classmethod
-    def from_frozen(cls, frozen: Decoder, spec: SessionSpec) -> SerialTarget:
+    def from_frozen(cls, frozen: Decoder, spec: SessionSpec, *, share_cache: bool = False) -> SerialTarget:
         session = open_session(frozen.path, spec)
-        return cls(session, frozen.contract, spec, context_length=frozen.context_length)
+        return cls(session, frozen.contract, spec, context_length=frozen.context_length, share_cache=share_cache)
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, spec: SessionSpec) -> SerialTarget:
+        """The bundle's reference. Its cache is shared where every layer was shown to append in place."""
+        shared = {chain.layer for chain in bundle.manifest.chains}
+        every = shared == {pair.layer for pair in bundle.reference.contract.kv}
+        return cls.from_frozen(bundle.reference, spec, share_cache=every)
 
     @property
     def length(self) -> int:
         return self._length
 
     def start(self, rows: int) -> None:
-        del rows  # the graph allocates its own present tensors
         self._length = 0
+        if self._shared is not None:
+            if self._shared.reserve(rows):
+                self._binding = self.session.io_binding()
+                self._shared.bind(self._binding, 1, {source for source, _ in self._pairs})
+            return
         self._past = [self._empty(shape, elem) for shape, elem in self._empty_shapes()]
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
@@ -74,11 +92,16 @@ class SerialTarget:
 
     def cached(self, index: int) -> np.ndarray:
         """A copy of one KV tensor as (length, Hkv, d)."""
+        if self._shared is not None:
+            return self._shared.read(index, self._length)
         return np.ascontiguousarray(self._past[index].numpy()[0].transpose(1, 0, 2))
 
     def _call(self, tokens: Sequence[int]) -> np.ndarray:
         past, full = self._length, self._length + len(tokens)
-        contract, binding = self.contract, self.session.io_binding()
+        contract = self.contract
+        if self._shared is not None and full > self._shared.capacity:
+            raise ValueError(f"{full} rows asked of a cache of {self._shared.capacity}")
+        binding = self.session.io_binding() if self._shared is None else self._binding
         feeds = {
             contract.input_ids: np.array([tokens], np.int64),
             contract.attention_mask: np.ones((1, full), np.int64),
@@ -89,11 +112,12 @@ class SerialTarget:
                 binding.bind_cpu_input(name, array)
         logits = np.empty((len(tokens), self.vocab_size), self._logits_dtype)
         binding.bind_output(contract.logits, "cpu", 0, logits.dtype, (1, *logits.shape), logits.ctypes.data)
-        for (source, present), value in zip(self._pairs, self._past, strict=True):
+        for (source, present), value in zip(self._pairs, self._past, strict=self._shared is None):
             binding.bind_ortvalue_input(source, value)
             binding.bind_output(present, self._device)
         session_run(self.session, binding)
-        self._past = list(binding.get_outputs())[1:]
+        if self._shared is None:
+            self._past = list(binding.get_outputs())[1:]
         self._length = full
         return logits
 

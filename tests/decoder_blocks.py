@@ -52,11 +52,13 @@ def block_target(bundle: Bundle, plan: RewritePlan, model: onnx.ModelProto | Non
         segments=plan.segments,
         max_queries=plan.max_queries,
         context_length=bundle.manifest.context_length,
+        phase_mask=plan.phase_mask,
+        chained=frozenset(chain.site.layer for chain in plan.chains),
     )
 
 
 def serial_target(bundle: Bundle) -> SerialTarget:
-    return SerialTarget.from_frozen(bundle.reference, SPEC)
+    return SerialTarget.from_bundle(bundle, SPEC)
 
 
 def random_tokens(bundle: Bundle, count: int, seed: int = 0) -> tuple[int, ...]:

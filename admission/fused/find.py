@@ -9,6 +9,7 @@ import onnx
 from qbpass.admission.checks import fused_attention, linear_attention
 from qbpass.admission.dataflow import Flow, node_name
 from qbpass.admission.fused import feature_checks, mask_checks, tie_checks
+from qbpass.admission.fused.chainable import chain_site
 from qbpass.admission.fused.fused_node import FusedNode
 from qbpass.admission.fused.fused_ties import FusedTies
 from qbpass.admission.fused.linear_sites import convolutions_before, is_recurrence, with_convolutions
@@ -38,9 +39,14 @@ FUSED_CHECKS: tuple[Callable[[FusedSubject], Diagnostic | None], ...] = (
 
 
 def fused_attentions(flow: Flow) -> Iterator[SiteReport]:
-    """Fused attention nodes of the graph and of its control-flow bodies, in topological order, each refused."""
+    """Fused attention nodes of the graph and of its control-flow bodies, in topological order.
+
+    None can be opened, and each says why; those that can be evaluated query by query have a chain.
+    """
     for subject in _subjects(flow):
-        yield SiteReport(subject.name, subject.kind, subject.layer, None, _refused(subject), subject.facts())
+        said = _refused(subject)
+        chain = chain_site(subject, frozenset(diagnostic.code for diagnostic in said))
+        yield SiteReport(subject.name, subject.kind, subject.layer, None, said, subject.facts(), chain)
 
 
 def _subjects(flow: Flow) -> Iterator[FusedSubject]:

@@ -35,6 +35,10 @@ CODES: Mapping[str, str] = {
     "ORACLE_DISAGREES": "the algebra and the oracle give a tensor's elements different addresses",
     "MASK_AHEAD": "a row may see keys behind its own",
     "MASK_NOT_SERIAL": "a row's mask is not what the row would be given alone",
+    "LINK_OPERANDS": "a link of a chain is not the exported operator over its own memory",
+    "LINK_ROWS": "a link of a chain holds another row than its own, or another row's columns",
+    "LINK_LENGTHS": "a link of a chain is told another number of keys than its row has alone",
+    "LINK_ORDER": "a link of a chain may run before the link whose rows it reads",
     "MASK_UNKNOWN": "the mask's values can't be worked out for a call",
 }
 

@@ -65,7 +65,7 @@ def rewrite(
     say(plan.text().splitlines()[0])
     for line in _forms(plan):
         say(line)
-    for evidence in _distinct([site.evidence for site in plan.sites]):
+    for evidence in _distinct([*(site.evidence for site in plan.sites), *(chain.evidence for chain in plan.chains)]):
         _show_trials(evidence["trials"], plan.layout)
     say(f"  {_head(plan.head_evidence)}")
     size = sum(file.stat().st_size for file in bundle.folder.iterdir())
@@ -100,7 +100,7 @@ def _write(
                 )
             return bundle, plan
         except RewriteRefused as refused:
-            if not refused.trials or layout == layouts[-1]:
+            if layout == layouts[-1] or not (refused.trials or refused.of_layout):
                 raise
             _show_trials(refused.trials, layout)
             note(f"{refused}: trying another layout")
@@ -140,6 +140,14 @@ def _forms(plan: RewritePlan) -> list[str]:
         lines.append(
             f"  layers {layers[0]}–{layers[-1]}: heads {heads}/{kv_heads}, d {head_dim}, QK {form.qk}, AV {form.av}"
         )
+    for shape, chains in groupby(
+        plan.chains, lambda c: (c.site.operator, c.site.heads, c.site.kv_heads, c.site.head_dim)
+    ):
+        numbers = [entry.site.layer for entry in chains]
+        operator, heads, kv_heads, head_dim = shape
+        lines.append(
+            f"  layers {numbers[0]}–{numbers[-1]}: heads {heads}/{kv_heads}, d {head_dim}, {operator} query by query"
+        )
     return lines
 
 
@@ -154,8 +162,9 @@ def _distinct(evidence: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _show_trials(trials: Sequence[Mapping[str, Any]], layout: str | None = None) -> None:
     for trial in trials:
-        form = f"{layout.upper() + ': ' if layout else ''}QK {trial['qk']}, AV {trial['av']}"
-        residues = trial["exact_extents"]["residues"]
+        tried = trial.get("form") or f"QK {trial['qk']}, AV {trial['av']}"
+        form = f"{layout.upper() + ': ' if layout else ''}{tried}"
+        residues = trial["exact_extents"]["residues"] if "exact_extents" in trial else ()
         if residues:
             form += f", exact extents n % {trial['exact_extents']['modulus']} in {list(residues)}"
         witness = trial["witness"]

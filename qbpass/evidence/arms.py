@@ -49,7 +49,7 @@ def build_arms(
         target: Target
         if name == "R":
             progress("loading R")
-            target = SerialTarget.from_frozen(bundle.reference, spec)
+            target = SerialTarget.from_bundle(bundle, spec)
         elif name == "C_MQ":
             target = block(bundle.manifest.layout).native(spec)
         else:
@@ -72,5 +72,7 @@ def _block_target(bundle: Bundle, layout: Layout, spec: SessionSpec) -> BlockTar
         segments=plan.segments,
         max_queries=plan.max_queries,
         context_length=bundle.manifest.context_length,
+        phase_mask=plan.phase_mask,
         head=plan.head,
+        chained=frozenset(chain.site.layer for chain in plan.chains),
     )

@@ -56,6 +56,9 @@ class SiteDocument(_Frozen):
     kind: str = Field(description="decomposed, onnx_attention, gqa, mha, ...; new kinds may come.")
     layer: int = Field(ge=-1, description="-1: of no layer.")
     admitted: bool
+    layouts: list[str] = Field(
+        default=[], description="That nothing is said against. Diagnostics beside one say why the others are out."
+    )
     diagnostics: list[DiagnosticDocument]
     facts: FactsDocument | None
 

@@ -80,9 +80,15 @@ def cells_of(report: SiteReport) -> Cells:
         dtypes="" if facts is None else _dtypes(facts),
         mask=_mask(report),
         scale="" if facts is None or facts.scale is None else f"{facts.scale:.6g}",
-        verdict="admitted" if report.admitted else "refused",
+        verdict=_verdict(report),
         codes=tuple(sorted({diagnostic.code for diagnostic in report.diagnostics})),
     )
+
+
+def _verdict(report: SiteReport) -> str:
+    if not report.admitted:
+        return "refused"
+    return "admitted" if report.chain is None else "admitted, query by query"
 
 
 def _number(facts: AttentionFacts | None, field: str) -> str:

@@ -60,6 +60,8 @@ def _after(group: Group, flow: Flow) -> tuple[Markup | None, str]:
     from qbpass.reports.rewritten_site import rewritten_picture
 
     report = group.first
+    if report.chain is not None:
+        return None, "The operator stays whole and is evaluated once a query, over one cache (layout pq)."
     if report.site is None or not report.admitted:
         return None, ""
     if report.kind != "decomposed":

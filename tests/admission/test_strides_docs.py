@@ -22,7 +22,7 @@ def test_the_committed_page_is_current() -> None:
 
 def test_every_code_is_given_out_somewhere_and_no_other() -> None:
     folders = (ROOT / "admission" / "strides", ROOT / "rewrites")
-    source = "\n".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("*.py"))
+    source = "\n".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py"))
     body = source.replace((ROOT / "admission" / "strides" / "findings.py").read_text().partition("}\n")[0], "")
     assert set(CODES) <= set(re.findall(r'"([A-Z]+(?:_[A-Z]+)*)"', body))
 

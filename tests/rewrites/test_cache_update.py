@@ -21,12 +21,12 @@ def target(request: pytest.FixtureRequest, tiny_bundle: Bundle) -> BlockTarget:
 
 def buffers(target: BlockTarget) -> list[np.ndarray]:
     """Every buffer whole, (capacity, Hkv, d), scratch rows included."""
-    return [value.numpy().copy() for value in target._buffers._values]
+    return [value.numpy().copy() for value in target._buffers.values]
 
 
 def scribble(target: BlockTarget, first_row: int) -> None:
     """A pattern in the rows from `first_row` on: scratch memory, which a call may not touch but for its own rows."""
-    for index, value in enumerate(target._buffers._values):
+    for index, value in enumerate(target._buffers.values):
         memory = value.numpy()
         assert memory.shape[0] == CAPACITY
         memory[first_row:] = 1000.0 + index
@@ -41,10 +41,10 @@ def test_a_call_writes_its_own_rows_and_leaves_every_other_byte(
     target.start(100)
     target.prefill(prompt)
     scribble(target, 7)
-    before, addresses = buffers(target), [value.data_ptr() for value in target._buffers._values]
+    before, addresses = buffers(target), [value.data_ptr() for value in target._buffers.values]
     target.verify(tokens)
     after = buffers(target)
-    assert [value.data_ptr() for value in target._buffers._values] == addresses
+    assert [value.data_ptr() for value in target._buffers.values] == addresses
     serial = serial_target(tiny_bundle)
     serial.start(100)
     serial.prefill(prompt)
@@ -73,7 +73,7 @@ def test_what_lies_in_scratch_rows_never_reaches_the_logits(tiny_bundle: Bundle,
         target.start(100)
         target.prefill(prompt)
         if filled:
-            for value in target._buffers._values:
+            for value in target._buffers.values:
                 memory = value.numpy()
                 memory[7:] = np.nan
                 value.update_inplace(np.ascontiguousarray(memory))

@@ -52,7 +52,7 @@ def test_the_cache_stays_on_the_device(tiny_eager: Path, tmp_path: Path) -> None
     target = BlockTarget.from_bundle(bundle, CUDA)
     target.start(64)
     target.prefill(range(1, 20))
-    assert {value.device_name() for value in target._buffers._values} == {"cuda"}
+    assert {value.device_name() for value in target._buffers.values} == {"cuda"}
     assert np.isfinite(target.cached(0)).all()
 
 

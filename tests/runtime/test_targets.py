@@ -21,7 +21,7 @@ def target(tiny_bundle: Bundle) -> BlockTarget:
 
 
 def pointers(target: BlockTarget) -> list[int]:
-    return [value.data_ptr() for value in target._buffers._values]
+    return [value.data_ptr() for value in target._buffers.values]
 
 
 def test_buffers_grow_by_granules_and_a_shorter_request_reuses_them(tiny_bundle: Bundle) -> None:

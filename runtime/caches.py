@@ -1,0 +1,76 @@
+"""Every layer's cache of a rewritten decoder, whichever form it has: bound by prefix, or shared by a chain's links."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from qbpass.rewrites.manifest import CacheLayer
+from qbpass.runtime.buffers import KVBuffers
+from qbpass.runtime.shared_cache import SharedCache, chained_parts
+
+
+class Caches:
+    """Rows below the caller's counter are valid; rolling back is the caller moving its counter."""
+
+    def __init__(
+        self, layers: tuple[CacheLayer, ...], segments: int, chained: Collection[int], links: int, device: str
+    ):
+        """chained: layers whose attention is a chain of up to `links` operators."""
+        prefixed = tuple(layer for layer in layers if layer.layer not in chained)
+        shared = tuple(layer for layer in layers if layer.layer in chained)
+        self._prefixed = KVBuffers(prefixed, segments, device) if prefixed else None
+        self._shared = SharedCache(chained_parts(shared, links), device) if shared else None
+        self._places = [(layer in shared, part) for layer in layers for part in range(2)]
+        self._kept: dict[tuple[int, int], Any] = {}  # (session, links in use) -> binding over the shared buffers
+
+    def reserve(self, rows: int) -> None:
+        """Room for `rows` positions. Growing throws the contents away: call it before a request starts."""
+        if self._prefixed is not None:
+            self._prefixed.reserve(rows)
+        if self._shared is not None and self._shared.reserve(rows):
+            self._kept.clear()
+
+    def binding(self, session: Any, ends: list[int], links: int) -> Any:
+        """A session's binding with the caches in it: rows [0, ends[-1]), value segments, the first `links` links.
+
+        Where every cache is shared it is made once: their shapes and addresses stay the same from call to call.
+        """
+        if self._shared is not None and ends[-1] > self._shared.capacity:
+            raise ValueError(f"{ends[-1]} rows asked of a cache of {self._shared.capacity}")
+        if self._prefixed is None and self._shared is not None:
+            key = (id(session), links)
+            if key not in self._kept:
+                self._kept[key] = session.io_binding()
+                self._shared.bind(self._kept[key], links, _names(session))
+            return self._kept[key]
+        binding = session.io_binding()
+        if self._prefixed is not None:
+            self._prefixed.bind(binding, ends)
+        if self._shared is not None:
+            self._shared.bind(binding, links, _names(session))
+        return binding
+
+    def read(self, index: int, rows: int) -> np.ndarray:
+        """A copy of the first `rows` rows, (rows, Hkv, d), of layer 0's key, layer 0's value, layer 1's key, ..."""
+        shared = self._places[index][0]
+        number = sum(place[0] == shared for place in self._places[:index])
+        cache = self._shared if shared else self._prefixed
+        assert cache is not None
+        return cache.read(number, rows)
+
+    @property
+    def capacity(self) -> int:
+        return max(cache.capacity for cache in (self._prefixed, self._shared) if cache is not None)
+
+    @property
+    def values(self) -> list[Any]:
+        """The buffers themselves, as ONNX Runtime's values: those bound by prefix first."""
+        return [value for cache in (self._prefixed, self._shared) if cache is not None for value in cache.values]
+
+
+def _names(session: Any) -> frozenset[str]:
+    """A straight-line graph of the native layout has one link."""
+    return frozenset(entry.name for entry in session.get_inputs())
