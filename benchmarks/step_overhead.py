@@ -83,7 +83,11 @@ def measure(options: argparse.Namespace, steps: Steps) -> dict[str, Any]:
     spec, bundle = spec_of(options), open_bundle(options.bundle)
     check_recipe(bundle, spec)
     steps.text("loading the reference and the bundle")
-    targets = {"R": SerialTarget.from_frozen(bundle.reference, spec), "block": BlockTarget.from_bundle(bundle, spec)}
+    prefill = bundle.manifest.recipe.prefill
+    targets = {
+        "R": SerialTarget.from_frozen(bundle.reference, spec, prefill=prefill),
+        "block": BlockTarget.from_bundle(bundle, spec),
+    }
     drafters = {"R": NoDrafter(), "block": NgramDrafter()}
     pattern = np.random.default_rng(0).integers(0, bundle.manifest.interface.vocab_size, PATTERN)
     request = Request(tuple(np.resize(pattern, options.prompt).tolist()), options.tokens)

@@ -49,7 +49,7 @@ def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guar
     graph.cleanup().toposort()
     model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
     model.ir_version = max(frozen.model.ir_version, 10)  # node metadata came with IR 10
-    tag_nodes(model, plan)
+    tag_nodes(model, plan, emission)
     return model
 
 

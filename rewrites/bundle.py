@@ -23,6 +23,7 @@ from qbpass.models.recipe import Recipe, mismatches, recipe_of
 from qbpass.models.session import SessionSpec, one_line
 from qbpass.rewrites.extents import ExtentRule
 from qbpass.rewrites.manifest import MANIFEST_FILE, Interface, Manifest
+from qbpass.rewrites.phases import mask_problem
 from qbpass.rewrites.plan import Layout, RewritePlan
 from qbpass.rewrites.planner import make_plan
 
@@ -76,14 +77,20 @@ def open_bundle(folder: Path) -> Bundle:
         raise BundleError(f"{path} has fewer value segments than its extents need: rewrite the model again")
     if Interface.of(interface.contract) != manifest.interface:
         raise BundleError(f"{folder / GRAPH_FILE} is not the graph the manifest describes: rewrite the model again")
+    problem = mask_problem(manifest.phase_mask, manifest.recipe.prefill)
+    if problem is not None:
+        raise BundleError(f"{path} contradicts itself ({problem.partition(':')[0]}): rewrite the model again")
     files = {name: folder / name for name in manifest.tokenizer_files if (folder / name).is_file()}
     reference = Decoder(folder / GRAPH_FILE, model, interface, manifest.context_length, manifest.eos_token_ids, files)
     return Bundle(folder, manifest, reference)
 
 
-def check_recipe(bundle: Bundle, spec: SessionSpec) -> Recipe:
-    """This process's recipe. Raises BundleError where it is not the bundle's: then its reference is another one."""
-    here = recipe_of(bundle.reference, spec)
+def check_recipe(bundle: Bundle, spec: SessionSpec, *, prefill: str | None = None) -> Recipe:
+    """This process's recipe. Raises BundleError where it is not the bundle's: then its reference is another one.
+
+    prefill: how this process reads its prompts (Recipe.prefill); None where it does as the bundle says.
+    """
+    here = recipe_of(bundle.reference, spec, prefill=bundle.manifest.recipe.prefill if prefill is None else prefill)
     differences = mismatches(bundle.manifest.recipe, here)
     if differences:
         more = f" (and {len(differences) - 3} more)" if len(differences) > 3 else ""
@@ -103,6 +110,7 @@ def plan_for(bundle: Bundle, layout: Layout, spec: SessionSpec) -> RewritePlan:
         layout,
         spec,
         phase_mask=manifest.phase_mask,
+        prefill=manifest.recipe.prefill,
         max_queries=manifest.max_queries,
     )
 

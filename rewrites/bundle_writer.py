@@ -25,6 +25,7 @@ from qbpass.rewrites.bundle import Bundle, open_bundle
 from qbpass.rewrites.chains.audit import audit_chains
 from qbpass.rewrites.chains.plan import ChainPlan
 from qbpass.rewrites.manifest import MANIFEST_FILE, Emit, Interface, Manifest, PlannedChain, PlannedSite
+from qbpass.rewrites.phases import default_mask
 from qbpass.rewrites.plan import Layout, RewritePlan, SitePlan
 from qbpass.rewrites.plan_audit import audit_written
 from qbpass.rewrites.planner import check_addresses, make_plan, refuse_problems
@@ -41,17 +42,21 @@ def write_bundle(
     layout: Layout,
     spec: SessionSpec,
     *,
-    phase_mask: int = 2,
+    phase_mask: int | None = None,
+    prefill: str = "whole",
     max_queries: int = 4,
     emit: Emit = "guarded",
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[Bundle, RewritePlan, AdmissionReport]:
     """Freeze, admit, plan, rewrite and write. The bundle appears in `folder` whole or not at all.
 
+    prefill: how the reference reads its prompt (Recipe.prefill). phase_mask: None for every phase of the target in
+    which that leaves room for a layout.
     Raises RewriteRefused (planner.py), BundleError where `folder` holds something else, and what freezing raises.
     """
     if folder.exists() and not (folder / MANIFEST_FILE).is_file() and any(folder.iterdir()):
         raise BundleError(f"{folder} is not empty and not a bundle: choose another folder")
+    mask = default_mask(prefill) if phase_mask is None else phase_mask
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -62,7 +67,14 @@ def write_bundle(
         progress("looking for attention sites")
         report = admit(frozen)
         plan = make_plan(
-            frozen, report, layout, spec, phase_mask=phase_mask, max_queries=max_queries, progress=progress
+            frozen,
+            report,
+            layout,
+            spec,
+            phase_mask=mask,
+            prefill=prefill,
+            max_queries=max_queries,
+            progress=progress,
         )
         models = {}
         for name, emission in GRAPHS[emit].items():
@@ -73,7 +85,7 @@ def write_bundle(
         check_addresses(audit_written(plan, models, ExportedGraph(Flow.of(frozen))))
         refuse_problems([problem for site in audit_chains(frozen, plan, models).values() for problem in site])
         progress("writing the manifest: digests of every file")
-        manifest = _manifest(frozen, plan, spec, staging, emit)
+        manifest = _manifest(frozen, plan, spec, staging, emit, prefill)
         for name in manifest.tokenizer_files:
             shutil.copyfile(decoder.tokenizer_files[name], staging / name)
         (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
@@ -90,7 +102,9 @@ def _copy_frozen(frozen: Decoder, staging: Path) -> Decoder:
     return replace(frozen, path=staging / GRAPH_FILE)
 
 
-def _manifest(frozen: Decoder, plan: RewritePlan, spec: SessionSpec, staging: Path, emit: Emit) -> Manifest:
+def _manifest(
+    frozen: Decoder, plan: RewritePlan, spec: SessionSpec, staging: Path, emit: Emit, prefill: str
+) -> Manifest:
     names = [*GRAPHS[emit], GRAPH_FILE]
     return Manifest(
         qbpass_version=version("qbpass"),
@@ -108,7 +122,7 @@ def _manifest(frozen: Decoder, plan: RewritePlan, spec: SessionSpec, staging: Pa
         interface=Interface.of(frozen.contract),
         context_length=frozen.context_length,
         eos_token_ids=frozen.eos_token_ids,
-        recipe=recipe_of(frozen, spec),
+        recipe=recipe_of(frozen, spec, prefill=prefill),
         files={name: file_digest(staging / name) for name in names},
         tokenizer_files=tuple(sorted(frozen.tokenizer_files)),
     )

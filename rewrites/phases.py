@@ -22,6 +22,25 @@ ALL_PHASES = 15
 PREFILL_PHASES = int(Phase.TARGET_PREFILL | Phase.DRAFT_PREFILL)
 
 
+def default_mask(prefill: str) -> int:
+    """The target's phases in which a layout may stand for a reference of this recipe (Recipe.prefill)."""
+    return int(Phase.TARGET_CONTINUATION | (Phase.TARGET_PREFILL if prefill == "one" else 0))
+
+
+def mask_problem(mask: int, prefill: str) -> str | None:
+    """Why a layout can't be active in the phases of `mask`: its rows are rows alone, the reference's are not. One line.
+
+    prefill: the recipe's (Recipe.prefill).
+    """
+    if prefill == "one" or not mask & PREFILL_PHASES:
+        return None
+    fed = "the whole prompt" if prefill == "whole" else f"{prefill.removeprefix('chunks:')} prompt rows"
+    return (
+        f"phase mask {mask} rewrites prefill, and this reference prefills {fed} in one native call: leave 1 and 4 out "
+        "of --phase-mask, or choose another reference with --prefill one"
+    )
+
+
 def layout_active(phase: Phase, mask: int) -> bool:
     """Whether the layout is active in `phase` under `mask`."""
     return bool(phase & mask)

@@ -19,7 +19,7 @@ from qbpass.rewrites.chains.plan import ChainPlan
 from qbpass.rewrites.chains.planner import plan_chains
 from qbpass.rewrites.falsify import SiteFalsifier, tail_rule
 from qbpass.rewrites.head import falsify_head
-from qbpass.rewrites.phases import PREFILL_PHASES
+from qbpass.rewrites.phases import mask_problem
 from qbpass.rewrites.plan import Layout, ProductForm, RewritePlan, SiteForm, SitePlan
 from qbpass.rewrites.plan_audit import FIRST_CALLS, audit_plan
 
@@ -58,20 +58,19 @@ def make_plan(
     spec: SessionSpec,
     *,
     phase_mask: int = 2,
+    prefill: str = "whole",
     max_queries: int = 4,
     progress: Callable[[str], None] = lambda text: None,
 ) -> RewritePlan:
     """A plan for every site of an admitted decoder. Runs the falsifier once for each distinct kind of site.
 
     Raises RewriteRefused with the codes, with the witness that falsified the last form, with the address that a site
-    reads wrongly, or where the layout is to be active in prefill: the reference evaluates its prompt in one call of the
-    exported layout, and so must a rewrite.
+    reads wrongly, or where the layout is to be active in a prefill that the reference evaluates in calls of several
+    rows: so must a rewrite. prefill: the reference's (Recipe.prefill).
     """
-    if phase_mask & PREFILL_PHASES:
-        raise RewriteRefused(
-            f"phase mask {phase_mask} rewrites prefill, and this reference prefills the whole prompt in one native "
-            "call: leave 1 and 4 out of --phase-mask"
-        )
+    problem = mask_problem(phase_mask, prefill)
+    if problem is not None:
+        raise RewriteRefused(problem)
     sites, fused = _admitted_sites(report, layout)
     exported = ExportedGraph(Flow.of(frozen))
     progress("following the addresses that each site reads")

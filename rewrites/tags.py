@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import onnx
 
-from qbpass.rewrites.phases import Phase
+from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.plan import RewritePlan
 
 PREFIX = "qbpass."
 
+#: The layout of a node that runs whatever the layout is: the cache's update, a guard, a size.
+EVERY_LAYOUT = "any"
 
-def tag_nodes(model: onnx.ModelProto, plan: RewritePlan) -> None:
-    """Stamp every emitted node (names start with qbpass/) with qbpass.site, qbpass.layout and qbpass.phases."""
+
+def tag_nodes(
+    model: onnx.ModelProto, plan: RewritePlan, emission: Literal["guarded", "active", "native"] = "guarded"
+) -> None:
+    """Stamp every emitted node (names start with qbpass/) with qbpass.layout, qbpass.phases and, where it belongs to
+    one, qbpass.site. A node without tags is as exported, and runs whenever its graph does.
+    """
     names = sorted((entry.site.name for entry in plan.sites), key=len, reverse=True)
-    active = ",".join(p.name.lower() for p in Phase if p.name and p & plan.phase_mask)
-    native = ",".join(p.name.lower() for p in Phase if p.name and not p & plan.phase_mask)
-    _tag_graph(model.graph, names, plan.layout, active, native)
+    active = [phase for phase in Phase if layout_active(phase, plan.phase_mask)]
+    native = [phase for phase in Phase if phase not in active]
+    phases = {"active": active, "native": native, EVERY_LAYOUT: list(Phase)}
+    if emission != "guarded":
+        phases[EVERY_LAYOUT] = phases[emission]
+    written = {part: ",".join((phase.name or "").lower() for phase in which) for part, which in phases.items()}
+    _tag_graph(model.graph, names, {"active": plan.layout, "native": "mq", EVERY_LAYOUT: EVERY_LAYOUT}, written)
 
 
-def _tag_graph(graph: onnx.GraphProto, sites: list[str], layout: str, active: str, native: str) -> None:
+def _tag_graph(graph: onnx.GraphProto, sites: list[str], layouts: dict[str, str], phases: dict[str, str]) -> None:
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                _tag_graph(attribute.g, sites, layout, active, native)
+                _tag_graph(attribute.g, sites, layouts, phases)
         if not node.name.startswith("qbpass/"):
             continue
         site = next((s for s in sites if node.name.startswith(f"qbpass/{s}/")), None)
-        if site is None:
-            continue
-        part = node.name.removeprefix(f"qbpass/{site}/").split("/")[0]
-        entry = {"site": site}
-        if part == "active":
-            entry |= {"layout": layout, "phases": active}
-        elif part == "native":
-            entry |= {"layout": "mq", "phases": native}
-        for key, value in entry.items():
+        part = node.name.removeprefix(f"qbpass/{site}/").split("/")[0] if site is not None else EVERY_LAYOUT
+        if part not in layouts:
+            part = EVERY_LAYOUT
+        entry = {} if site is None else {"site": site}
+        for key, value in (entry | {"layout": layouts[part], "phases": phases[part]}).items():
             node.metadata_props.add(key=PREFIX + key, value=value)

@@ -12,13 +12,14 @@ from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.extents import ExtentRule, segment_extents
 from qbpass.rewrites.guard import PHASE_INPUT
 from qbpass.rewrites.head import LOGITS_FROM
-from qbpass.rewrites.manifest import Interface
+from qbpass.rewrites.manifest import Interface, Manifest
 from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.plan import HeadForm
 from qbpass.runtime.caches import Caches
 from qbpass.runtime.call_error import session_run
 from qbpass.runtime.logits_type import logits_dtype
-from qbpass.runtime.phase_guard import PhaseGuard, Stage
+from qbpass.runtime.phase_guard import PhaseGuard, Role, Stage
+from qbpass.runtime.prefill import calls, prompt_rows
 
 
 class BlockTarget:
@@ -42,13 +43,15 @@ class BlockTarget:
         phase_mask: int = 0,
         head: HeadForm = "all",
         chained: frozenset[int] = frozenset(),
+        prefill_rows: int | None = None,
     ):
         """native_session: only where `session` is a straight-line graph of the active layout; calls in phases outside
         `phase_mask` run on it. chained: layers whose attention is a chain of operators, one a query (rewrites/chains/).
+        prefill_rows: rows of the prompt a call (prefill.py); None for all of them in one.
         """
         self.session = session
         self._native_session, self._phase_mask = native_session, phase_mask
-        self._head = head
+        self._head, self._prefill_rows = head, prefill_rows
         self.interface = interface
         self.vocab_size = interface.vocab_size
         self.context_length = context_length
@@ -82,10 +85,21 @@ class BlockTarget:
             phase_mask=bundle.manifest.phase_mask,
             head=bundle.manifest.head,
             chained=frozenset(chain.layer for chain in bundle.manifest.chains),
+            prefill_rows=target_prompt_rows(bundle.manifest),
         )
 
     def native(self, spec: SessionSpec) -> BlockTarget:
-        """The same session run in the exported layout only, with a cache of its own: plain speculation, arm C_MQ."""
+        """The same session run in the exported layout only, with a cache of its own: plain speculation, arm C_MQ.
+
+        Its prompt is cut as this target's is, so that the two differ in the layout and in nothing else.
+        """
+        return self._sharing(spec, PhaseGuard(self.guard.role, native_only=True), self._prefill_rows)
+
+    def draft(self, spec: SessionSpec, prefill_rows: int | None) -> BlockTarget:
+        """The same session in the role of a draft model, with a cache of its own."""
+        return self._sharing(spec, PhaseGuard(Role.DRAFT), prefill_rows)
+
+    def _sharing(self, spec: SessionSpec, guard: PhaseGuard, prefill_rows: int | None) -> BlockTarget:
         return BlockTarget(
             self.session,
             self.interface,
@@ -94,11 +108,12 @@ class BlockTarget:
             segments=self._segments,
             max_queries=self.max_queries,
             context_length=self.context_length,
-            guard=PhaseGuard(self.guard.role, native_only=True),
+            guard=guard,
             native_session=self._native_session,
             phase_mask=self._phase_mask,
             head=self._head,
             chained=self._chained,
+            prefill_rows=prefill_rows,
         )
 
     @property
@@ -111,25 +126,23 @@ class BlockTarget:
         self._buffers.reserve(rows)
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
-        """The whole prompt in one call, native layout where the phase mask says so.
+        """The prompt in the calls that the recipe asks for, native layout where the phase mask says so.
 
         Last row of logits, (1, vocabulary).
         """
-        rows = 1 if self._head == "asked" else len(tokens)
-        logits = np.empty((rows, self.vocab_size), self._logits_dtype)
         with self.guard.at(Stage.PREFILL):
-            # Prefill is longer than a block: its value segments all read the whole extent.
-            self._call(tokens, [self._length + len(tokens)] * self._segments, logits)
+            for rows in calls(tokens, self._prefill_rows):
+                logits = np.empty((1 if self._head == "asked" else len(rows), self.vocab_size), self._logits_dtype)
+                self._call(rows, self._ends(len(rows)), logits)
         return logits[-1:].copy()
 
     def verify(self, tokens: Sequence[int]) -> np.ndarray:
         """Raises ValueError for more rows than the graph was made for."""
         if not 1 <= len(tokens) <= self.max_queries:
             raise ValueError(f"{len(tokens)} rows asked of a graph made for 1 to {self.max_queries}")
-        ends = segment_extents(self._length, len(tokens), self._extents, self._segments)
         logits = self._rows[: len(tokens)]
         with self.guard.at(Stage.CONTINUATION):
-            self._call(tokens, ends, logits)
+            self._call(tokens, self._ends(len(tokens)), logits)
         return logits
 
     def rollback(self, length: int) -> None:
@@ -140,6 +153,12 @@ class BlockTarget:
     def cached(self, index: int) -> np.ndarray:
         """A copy of the committed rows of one buffer, (length, Hkv, d): layer 0 key, layer 0 value, layer 1 key, ..."""
         return self._buffers.read(index, self._length)
+
+    def _ends(self, rows: int) -> list[int]:
+        """Where each value segment of a call ends. A call wider than a block reads the whole extent in all of them."""
+        if rows > self.max_queries:
+            return [self._length + rows] * self._segments
+        return segment_extents(self._length, rows, self._extents, self._segments)
 
     def _call(self, tokens: Sequence[int], ends: list[int], logits: np.ndarray) -> None:
         past, full = self._length, ends[-1]
@@ -163,6 +182,12 @@ class BlockTarget:
         binding.bind_output(names.logits, "cpu", 0, logits.dtype, shape, logits.ctypes.data)
         session_run(session, binding)
         self._length = full
+
+
+def target_prompt_rows(manifest: Manifest) -> int | None:
+    """Rows of the prompt that a bundle's target evaluates in one call."""
+    active = layout_active(Phase.TARGET_PREFILL, manifest.phase_mask)
+    return prompt_rows(manifest.recipe.prefill, active=active, max_queries=manifest.max_queries)
 
 
 def _open(bundle: Bundle, graph: str, spec: SessionSpec) -> Any:

@@ -18,6 +18,7 @@ from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.kv_cache import numpy_dtype
 from qbpass.runtime.call_error import session_run
 from qbpass.runtime.logits_type import logits_dtype
+from qbpass.runtime.prefill import calls, recipe_rows
 from qbpass.runtime.shared_cache import SharedCache, exported_parts
 
 
@@ -33,13 +34,17 @@ class SerialTarget:
         context_length: int | None,
         max_queries: int = 1,
         share_cache: bool = False,
+        prefill_rows: int | None = None,
     ):
-        """share_cache: past and present of every layer are one memory. Only for graphs whose operators append to it."""
+        """share_cache: past and present of every layer are one memory. Only for graphs whose operators append to it.
+        prefill_rows: rows of the prompt a call (prefill.py); None for all of them in one.
+        """
         self.session = session
         self.contract = contract
         self.vocab_size = contract.vocab_size
         self.context_length = context_length
         self.max_queries = max_queries
+        self._prefill_rows = prefill_rows
         self._device = "cuda" if spec.provider == "cuda" else "cpu"
         self._logits_dtype = logits_dtype(session, contract.logits)
         self._pairs = [
@@ -53,16 +58,25 @@ class SerialTarget:
         self._length = 0
 
     @classmethod
-    def from_frozen(cls, frozen: Decoder, spec: SessionSpec, *, share_cache: bool = False) -> SerialTarget:
-        session = open_session(frozen.path, spec)
-        return cls(session, frozen.contract, spec, context_length=frozen.context_length, share_cache=share_cache)
+    def from_frozen(
+        cls, frozen: Decoder, spec: SessionSpec, *, share_cache: bool = False, prefill: str = "whole"
+    ) -> SerialTarget:
+        """prefill: how the recipe has the prompt fed (models/recipe.py)."""
+        return cls(
+            open_session(frozen.path, spec),
+            frozen.contract,
+            spec,
+            context_length=frozen.context_length,
+            share_cache=share_cache,
+            prefill_rows=recipe_rows(prefill),
+        )
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, spec: SessionSpec) -> SerialTarget:
-        """The bundle's reference. Its cache is shared where every layer was shown to append in place."""
+        """The bundle's reference, by its recipe. Its cache is shared where every layer was shown to append in place."""
         shared = {chain.layer for chain in bundle.manifest.chains}
         every = shared == {pair.layer for pair in bundle.reference.contract.kv}
-        return cls.from_frozen(bundle.reference, spec, share_cache=every)
+        return cls.from_frozen(bundle.reference, spec, share_cache=every, prefill=bundle.manifest.recipe.prefill)
 
     @property
     def length(self) -> int:
@@ -78,7 +92,9 @@ class SerialTarget:
         self._past = [self._empty(shape, elem) for shape, elem in self._empty_shapes()]
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
-        return self._call(tokens)[-1:].copy()
+        for rows in calls(tokens, self._prefill_rows):
+            logits = self._call(rows)
+        return logits[-1:].copy()
 
     def verify(self, tokens: Sequence[int]) -> np.ndarray:
         if not 1 <= len(tokens) <= self.max_queries:

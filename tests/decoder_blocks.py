@@ -41,7 +41,9 @@ def plan_of(
     return RewritePlan(layout, phase_mask, 4, tuple(SitePlan(site, form) for site in sites_of(bundle.reference)))
 
 
-def block_target(bundle: Bundle, plan: RewritePlan, model: onnx.ModelProto | None = None) -> BlockTarget:
+def block_target(
+    bundle: Bundle, plan: RewritePlan, model: onnx.ModelProto | None = None, *, prefill_rows: int | None = None
+) -> BlockTarget:
     """A target over the guarded graph of `plan` (or `model`), its weights in the bundle's folder."""
     graph = (model or rewrite_graph(bundle.reference, plan)).SerializeToString()
     return BlockTarget(
@@ -54,11 +56,15 @@ def block_target(bundle: Bundle, plan: RewritePlan, model: onnx.ModelProto | Non
         context_length=bundle.manifest.context_length,
         phase_mask=plan.phase_mask,
         chained=frozenset(chain.site.layer for chain in plan.chains),
+        prefill_rows=prefill_rows,
     )
 
 
-def serial_target(bundle: Bundle) -> SerialTarget:
-    return SerialTarget.from_bundle(bundle, SPEC)
+def serial_target(bundle: Bundle, prefill: str | None = None) -> SerialTarget:
+    """prefill: another way to read the prompt than the bundle's."""
+    if prefill is None:
+        return SerialTarget.from_bundle(bundle, SPEC)
+    return SerialTarget.from_frozen(bundle.reference, SPEC, prefill=prefill)
 
 
 def random_tokens(bundle: Bundle, count: int, seed: int = 0) -> tuple[int, ...]:
@@ -67,17 +73,21 @@ def random_tokens(bundle: Bundle, count: int, seed: int = 0) -> tuple[int, ...]:
 
 
 def replayed(
-    bundle: Bundle, target: Target, prompt: Sequence[int] | None = None, tokens: Sequence[int] | None = None
+    bundle: Bundle,
+    target: Target,
+    prompt: Sequence[int] | None = None,
+    tokens: Sequence[int] | None = None,
+    prefill: str | None = None,
 ) -> ReplayCount:
     """The product's forced replay of `target` against serial decoding: 13 rows behind 9 unless told otherwise."""
     prompt = random_tokens(bundle, 9, 1) if prompt is None else prompt
     tokens = random_tokens(bundle, 13, 2) if tokens is None else tokens
     count = ReplayCount()
-    replay(target, "prompt", prompt, tokens, _serial_rows(bundle.folder, tuple(prompt), tuple(tokens)), count)
+    replay(target, "prompt", prompt, tokens, _serial_rows(bundle.folder, tuple(prompt), tuple(tokens), prefill), count)
     return count
 
 
 @cache
-def _serial_rows(folder: Path, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> np.ndarray:
+def _serial_rows(folder: Path, prompt: tuple[int, ...], tokens: tuple[int, ...], prefill: str | None) -> np.ndarray:
     """Serial rows of one bundle's reference: many tests compare with the same ones."""
-    return serial_rows(serial_target(open_bundle(folder)), prompt, tokens)
+    return serial_rows(serial_target(open_bundle(folder), prefill), prompt, tokens)

@@ -6,6 +6,7 @@ from typing import Any
 
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle
+from qbpass.runtime.prefill import recipe_rows
 from qbpass.runtime.serial_target import SerialTarget
 
 
@@ -15,9 +16,14 @@ class RewindingTarget(SerialTarget):
     @classmethod
     def on_session_of(cls, serial: Any, bundle: Bundle, spec: SessionSpec, max_queries: int) -> RewindingTarget:
         """Over the session of a SerialTarget that is there already."""
-        context_length = bundle.manifest.context_length
+        manifest = bundle.manifest
         return cls(
-            serial.session, bundle.reference.contract, spec, context_length=context_length, max_queries=max_queries
+            serial.session,
+            bundle.reference.contract,
+            spec,
+            context_length=manifest.context_length,
+            max_queries=max_queries,
+            prefill_rows=recipe_rows(manifest.recipe.prefill),
         )
 
     def start(self, rows: int) -> None:

@@ -46,6 +46,18 @@ def checked_draft(draft: str) -> str:
     return draft
 
 
+def checked_prefill(prefill: str) -> str:
+    """Raises OptionError for what is not whole, one, or chunks of at least two tokens."""
+    number = prefill.removeprefix("chunks:")
+    if prefill == "chunks:1":
+        raise OptionError("--prefill chunks:1 is one token a call: write --prefill one")
+    if prefill in ("whole", "one") or (
+        number != prefill and number.isascii() and number.isdigit() and number[0] != "0" and len(number) < 10
+    ):
+        return prefill
+    raise OptionError(f"this version has no --prefill {prefill[:60]}: choose whole, one, or chunks:N such as chunks:16")
+
+
 def chosen(option: str, value: str, known: tuple[str, ...]) -> str:
     """`value`, which is one of `known`. Raises OptionError where this version does not have it."""
     if value not in known:

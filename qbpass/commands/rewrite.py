@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from qbpass.admission_table import show_admission
-from qbpass.commands.options import Provider, Threads, chosen, session_spec
+from qbpass.commands.options import Provider, Threads, checked_prefill, chosen, session_spec
 from qbpass.models.session import SessionSpec
 from qbpass.screen import Steps, note, say
 
@@ -29,16 +29,25 @@ def rewrite(
     layout: Annotated[
         str, typer.Option("--layout", metavar="auto|qb|pq", help="auto: qb, or pq where every qb form is false here.")
     ] = "auto",
+    prefill: Annotated[
+        str,
+        typer.Option(
+            "--prefill",
+            metavar="whole|chunks:N|one",
+            help="How the reference reads its prompt: in one call, N tokens a call, or one token a call. Part of the "
+            "reference: another way gives other bits.",
+        ),
+    ] = "whole",
     phase_mask: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--phase-mask",
             min=0,
             max=15,
             help="Where the layout is active: 1 target prefill, 2 target continuation, 4 draft prefill, 8 draft "
-            "continuation, or a sum of these.",
+            "continuation, or a sum of these; 1 and 4 need --prefill one. [default: 2, or 3 with --prefill one]",
         ),
-    ] = 2,
+    ] = None,
     max_queries: Annotated[int, typer.Option("--max-queries", min=1, max=64, help="Rows of a verification call.")] = 4,
     emit: Annotated[
         str, typer.Option("--emit", metavar="guarded|specialized", help="One graph with a phase input, or two without.")
@@ -55,10 +64,16 @@ def rewrite(
 
     layouts = ("qb", "pq") if chosen("--layout", layout, ("auto", "qb", "pq")) == "auto" else (layout,)
     emission = cast(Emit, chosen("--emit", emit, ("guarded", "specialized")))
+    asked: dict[str, Any] = {
+        "phase_mask": phase_mask,
+        "prefill": checked_prefill(prefill),
+        "max_queries": max_queries,
+        "emit": emission,
+    }
     spec = session_spec(provider, threads)
     decoder = load_decoder(model)
     try:
-        bundle, plan = _write(decoder, out, cast("Sequence[Layout]", layouts), spec, phase_mask, max_queries, emission)
+        bundle, plan = _write(decoder, out, cast("Sequence[Layout]", layouts), spec, asked)
     except RewriteRefused as refused:
         _show_refusal(refused)
         raise typer.Exit(1) from None
@@ -77,27 +92,19 @@ def _write(
     out: Path,
     layouts: Sequence[Layout],
     spec: SessionSpec,
-    phase_mask: int,
-    max_queries: int,
-    emit: Emit,
+    asked: Mapping[str, Any],
 ) -> tuple[Bundle, RewritePlan]:
-    """The bundle in the first of `layouts` that is not proven wrong here. Raises RewriteRefused where all are."""
+    """The bundle in the first of `layouts` that is not proven wrong here.
+
+    asked: the options of write_bundle. Raises RewriteRefused where all are.
+    """
     from qbpass.rewrites.bundle_writer import write_bundle
     from qbpass.rewrites.planner import RewriteRefused
 
     for layout in layouts:
         try:
             with Steps() as steps:
-                bundle, plan, _ = write_bundle(
-                    decoder,
-                    out,
-                    layout,
-                    spec,
-                    phase_mask=phase_mask,
-                    max_queries=max_queries,
-                    emit=emit,
-                    progress=steps.text,
-                )
+                bundle, plan, _ = write_bundle(decoder, out, layout, spec, progress=steps.text, **asked)
             return bundle, plan
         except RewriteRefused as refused:
             if layout == layouts[-1] or not (refused.trials or refused.of_layout):

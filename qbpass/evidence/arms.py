@@ -10,7 +10,7 @@ from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.apply import rewrite_graph
 from qbpass.rewrites.bundle import Bundle, plan_for
 from qbpass.rewrites.plan import Layout
-from qbpass.runtime.block_target import BlockTarget
+from qbpass.runtime.block_target import BlockTarget, target_prompt_rows
 from qbpass.runtime.drafter import Drafter, NoDrafter
 from qbpass.runtime.engine import Engine
 from qbpass.runtime.ngram import NgramDrafter
@@ -75,4 +75,5 @@ def _block_target(bundle: Bundle, layout: Layout, spec: SessionSpec) -> BlockTar
         phase_mask=plan.phase_mask,
         head=plan.head,
         chained=frozenset(chain.site.layer for chain in plan.chains),
+        prefill_rows=target_prompt_rows(bundle.manifest),
     )

@@ -165,12 +165,22 @@ def test_options_of_generate_that_can_not_be_used(
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--layout", "gs"), ("--layout", "mq"), ("--emit", "loops"), ("--provider", "npu")]
+    ("option", "value"),
+    [("--layout", "gs"), ("--layout", "mq"), ("--emit", "loops"), ("--provider", "npu"), ("--prefill", "two")],
 )
 def test_options_of_rewrite_that_this_version_does_not_have(
     option: str, value: str, model: Path, tmp_path: Path, mistake: Mistake
 ) -> None:
     assert value in mistake("rewrite", model, tmp_path / "out", option, value)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "all", "chunks", "chunks:", "chunks:0", "chunks:-3", "chunks:٣", "chunks:1", "One"]
+)
+def test_a_way_to_read_prompts_that_is_none(value: str, model: Path, tmp_path: Path, mistake: Mistake) -> None:
+    line = mistake("rewrite", model, tmp_path / "out", "--prefill", value)
+    assert f"--prefill {value}" in line
+    assert "one" in line
 
 
 def test_an_arm_that_this_version_does_not_have(bundle: Path, tmp_path: Path, mistake: Mistake) -> None:

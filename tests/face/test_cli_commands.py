@@ -16,7 +16,7 @@ import pytest
 from qbpass import cli
 from qbpass.models.session import SessionSpec
 from qbpass.models.tokenizer import TextCodec
-from qbpass.rewrites.bundle import Bundle
+from qbpass.rewrites.bundle import Bundle, open_bundle
 from qbpass.runtime.engine import Engine, Request
 from qbpass.runtime.serial_target import SerialTarget
 
@@ -160,6 +160,48 @@ def test_a_model_without_a_tokenizer_takes_and_gives_token_ids(
     assert "tokenizer.json" in mistake("generate", bundle, *common, "-p", "x")
     prompts.write_text('{"id": "a", "token_ids": [1, 2, 3]}\n')
     assert qbpass_run("qualify", bundle, *common, "--prompts", prompts, "--arms", "R,C_QB").code == 0
+
+
+def test_every_command_follows_the_way_the_reference_reads_its_prompt(
+    tiny_eager: Path, tmp_path: Path, qbpass_run: Run
+) -> None:
+    bundle, prompts, ids = tmp_path / "bundle", tmp_path / "p.jsonl", [7, 8, 9, 7, 8, 9, 7]
+    written = qbpass_run("rewrite", tiny_eager, bundle, "--threads", 2, "--prefill", "one")
+    assert written.code == 0
+    assert "active in: TARGET_PREFILL, TARGET_CONTINUATION" in written.out
+    common = ["--threads", 2, "--max-new-tokens", 12]
+    text = ",".join(map(str, ids))
+    assert qbpass_run("generate", bundle, *common, "--token-ids", text, "--json", tmp_path / "g.json").code == 0
+    result = json.loads((tmp_path / "g.json").read_text())
+    assert result["recipe"]["prefill"] == "one"
+    serial = SerialTarget.from_frozen(open_bundle(bundle).reference, SessionSpec(threads=2), prefill="one")
+    stops = frozenset(open_bundle(bundle).manifest.eos_token_ids)
+    assert (
+        tuple(result["endpoint"]["token_ids"]) == Engine(serial).generate(Request(tuple(ids), 12, stops))[0].token_ids
+    )
+    prompts.write_text(json.dumps({"id": "a", "token_ids": ids}) + "\n")
+    report = tmp_path / "q.json"
+    assert qbpass_run("qualify", bundle, *common, "--prompts", prompts, "--json", report).code == 0
+    arms = json.loads(report.read_text())["arms"]
+    assert arms["C_QB"]["logit_rows_equal"] == arms["C_QB"]["logit_rows"] > 0
+    assert arms["C_MQ"]["logit_rows_equal"] < arms["C_MQ"]["logit_rows"]
+
+
+@pytest.mark.parametrize(
+    ("prefill", "why"),
+    [
+        ("chunks:8", "8 prompt rows in one native call"),
+        ("whole", "the whole prompt in one native call"),
+    ],
+)
+def test_a_mask_the_reference_leaves_no_room_for_is_exit_code_1(
+    tiny_eager: Path, tmp_path: Path, qbpass_run: Run, prefill: str, why: str
+) -> None:
+    answer = qbpass_run("rewrite", tiny_eager, tmp_path / "b", "--prefill", prefill, "--phase-mask", 3)
+    assert answer.code == 1
+    (line,) = answer.err.strip().splitlines()
+    assert why in line
+    assert not (tmp_path / "b").exists()
 
 
 def test_qualify_compares_every_arm_and_says_so_in_json_and_in_its_exit_code(

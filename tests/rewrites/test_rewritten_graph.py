@@ -165,8 +165,23 @@ def test_nodes_say_their_site_layout_and_phases(tiny_bundle: Bundle) -> None:
     assert native == {
         f"qbpass.site={site} qbpass.layout=mq qbpass.phases=target_prefill,draft_prefill,draft_continuation"
     }
-    assert outer == {f"qbpass.site={site}"}
+    every = "qbpass.layout=any qbpass.phases=target_prefill,target_continuation,draft_prefill,draft_continuation"
+    assert outer == {f"qbpass.site={site} {every}"}
+    assert {tags(node) for node in model.graph.node if node.name.startswith("qbpass/call/")} == {every}
     assert not any(tags(node) for node in model.graph.node if not node.name.startswith("qbpass/"))
+
+
+@pytest.mark.parametrize("emission", ["guarded", "active", "native"])
+def test_every_emitted_node_says_its_layout_and_a_straight_line_graph_only_its_own_phases(
+    tiny_bundle: Bundle, emission: Emission
+) -> None:
+    model = rewrite_graph(tiny_bundle.reference, plan_of(tiny_bundle, phase_mask=3), emission)
+    emitted = [node for node in every_node(model.graph) if node.name.startswith("qbpass/")]
+    phases = {entry.value for node in emitted for entry in node.metadata_props if entry.key == "qbpass.phases"}
+    assert all("qbpass.layout=" in tags(node) and "qbpass.phases=" in tags(node) for node in emitted)
+    target, draft = "target_prefill,target_continuation", "draft_prefill,draft_continuation"
+    wanted = {"guarded": {target, draft, f"{target},{draft}"}, "active": {target}, "native": {draft}}
+    assert phases == wanted[emission]
 
 
 def test_node_metadata_survives_the_checker(tiny_bundle: Bundle) -> None:
