@@ -39,4 +39,6 @@ class FusedSite:
     past_value_at: int = 4
     seqlens_k_at: int = 5
     total_at: int = 6
+    cosines_at: int = 7  # (positions, rotary width / 2), where the operator rotates
+    sines_at: int = 8
     positions_at: int = 9  # int64 (1, q), where the operator is told positions

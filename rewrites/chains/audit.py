@@ -150,12 +150,11 @@ class _Auditor:
             rows, keys = [], []
             for place in places:
                 numbers = values[link.input[place]]
-                axis = site.row_axes[place]
-                rows.append(np.moveaxis(numbers, axis, 0).reshape(numbers.shape[axis], -1)[:, 0] // KEYS)
+                rows.append(_first_along(numbers, site.row_axes[place]) // KEYS)
                 if place in site.key_axes:
-                    keys.append(np.moveaxis(numbers, site.key_axes[place], 0).reshape(-1, numbers.shape[axis])[:, 0])
+                    keys.append(_first_along(numbers, site.key_axes[place]) % KEYS)
             seqlens_k, total = (int(np.ravel(values[name])[0]) for name in self._lengths(link))
-            found.append(_Given(rows, [row % KEYS for row in keys], seqlens_k, total))
+            found.append(_Given(rows, keys, seqlens_k, total))
         return found
 
     def _lengths(self, link: onnx.NodeProto) -> tuple[str, str]:
@@ -231,6 +230,11 @@ def _wanted(number: int, call: Call, active: bool) -> _Wanted:
     if active and number < call.queries:
         return _Wanted([number], call.past + number + 1)
     return _Wanted([0], 1)
+
+
+def _first_along(numbers: np.ndarray, axis: int) -> np.ndarray:
+    """The first element of every index of an axis."""
+    return np.moveaxis(numbers, axis, -1).reshape(-1, numbers.shape[axis])[0] if numbers.size else np.empty(0, np.int64)
 
 
 def _depends(node: onnx.NodeProto, on: set[str], makers: Mapping[str, onnx.NodeProto]) -> bool:

@@ -64,9 +64,10 @@ class ChainFalsifier:
         pasts: Iterable[int] = CHAIN_PASTS,
     ):
         self.site, self.max_queries, self.spec, self.seed = site, max_queries, spec, seed
-        self.pasts = tuple(pasts)
         self.alone = fused_alone(frozen, site)
-        self.reach = max(self.pasts) + max_queries
+        longest = _positions(self.alone, site) - max_queries
+        self.pasts = tuple(past for past in pasts if past <= longest)
+        self.reach = max(self.pasts, default=0) + max_queries
         self.operands: FusedOperands = random_fused_operands(frozen, site, self.reach, seed)
         self.serial, self.key_1HnD, self.value_1HnD = self._serial_rows()
 
@@ -156,6 +157,13 @@ def _weights_not_here(frozen: Decoder, site: FusedSite) -> list[str]:
         if tensor.name in read and location is not None and not (frozen.folder / location).is_file():
             found.append(tensor.name)
     return found
+
+
+def _positions(alone: Decoder, site: FusedSite) -> int:
+    """How many positions the operator's rotary tables have; no bound where it has none."""
+    node = fused_node(alone.model, site)
+    tables = {name for place, name in enumerate(node.input) if place in (site.cosines_at, site.sines_at)}
+    return min((tensor.dims[0] for tensor in alone.model.graph.initializer if tensor.name in tables), default=1 << 31)
 
 
 def _buffer(whole_1HnD: np.ndarray, past: int, capacity: int) -> np.ndarray:

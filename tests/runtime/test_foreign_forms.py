@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import onnx
 import pytest
 from decoder_blocks import SPEC, block_target, plan_of, replayed
+from site_graphs import Knobs, make_decoder
 
 from qbpass.models.loading import load_decoder
 from qbpass.rewrites.bundle_writer import write_bundle
 from qbpass.rewrites.plan import Layout
-
-sys.path.append(str(Path(__file__).parents[1] / "admission"))
-from site_graphs import Knobs, make_decoder
 
 FORMS = {
     "scale folded into the keys": Knobs(layers=2, repeat="scaled", product="matmul"),
