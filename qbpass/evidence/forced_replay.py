@@ -27,12 +27,14 @@ class RowDifference:
 
 @dataclass
 class ReplayCount:
-    """rows by (block width, key extent of the block's first row modulo 4)."""
+    """rows by (block width, key extent of the block's first row modulo 4); rows, and equal ones, by block width."""
 
     rows: int = 0
     equal: int = 0
     first: RowDifference | None = None
     by_width_and_alignment: dict[tuple[int, int], int] = field(default_factory=dict)
+    rows_by_width: dict[int, int] = field(default_factory=dict)
+    equal_by_width: dict[int, int] = field(default_factory=dict)
 
 
 def serial_rows(target: Target, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
@@ -75,6 +77,7 @@ def _feed(
         logits = target.verify(tokens[start:end])
         key = (end - start, (past + 1) % 4)
         count.by_width_and_alignment[key] = count.by_width_and_alignment.get(key, 0) + end - start
+        before = count.equal
         for row in range(end - start):
             count.rows += 1
             got, want = logits[row], wanted[start + row]
@@ -83,3 +86,6 @@ def _feed(
             elif count.first is None:
                 gap = float(np.max(np.abs(got.astype(np.float64) - want.astype(np.float64))))
                 count.first = RowDifference(prompt_id, past, end - start, row, gap)
+        width = end - start
+        count.rows_by_width[width] = count.rows_by_width.get(width, 0) + width
+        count.equal_by_width[width] = count.equal_by_width.get(width, 0) + count.equal - before

@@ -1,0 +1,141 @@
+"""The equality grid: exporters x weight formats x layouts x prefill recipes x rows of a block, bit for bit.
+
+    python benchmarks/equality_grid.py [--exporter E] [--weights W] [--layout L] [--prefill P] [--json F] [--markdown F]
+
+Each option may be repeated, and stands for its whole axis where it is left out. A cell ends equal, refused with a
+code, or falsified with a witness; the exit code is 1 where one does not. Models are made once and kept in qbpass's
+cache folder: that needs the extras export and genai. --json: cells of an earlier run that are not run now stay in F.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from grid.axes import EXPORTERS, FORMATS, LAYOUTS, PREFILLS, WIDTHS, Cell, Model, cells
+from grid.outcome import Outcome
+from grid.table import markdown
+
+from qbpass.json_file import write_json
+from qbpass.models.processor import processor_name
+from qbpass.screen import Steps, table
+
+HERE = Path(__file__).resolve().parent
+SECONDS_A_CELL = 120
+
+
+def main() -> None:
+    chosen = options()
+    wanted = cells(chosen.exporter, chosen.weights, chosen.layout, chosen.prefill)
+    outcomes = _read(chosen.json) if chosen.json is not None and chosen.json.is_file() else {}
+    ended: dict[Cell, Outcome] = {}
+    with Steps() as steps:
+        for model, group in groupby(wanted, lambda cell: cell.model):
+            of_model = list(group)
+            steps.count(model.name, len(ended), len(wanted))
+            for cell, outcome in _run_model(model, of_model, chosen.threads):
+                ended[cell] = outcome
+                steps.count(cell.name, len(ended), len(wanted))
+            outcomes |= ended
+            if chosen.json is not None:
+                _write(chosen.json, outcomes, chosen.threads)
+    _show(ended)
+    if chosen.markdown is not None:
+        chosen.markdown.write_text(markdown(outcomes, _conditions_text(chosen.threads)), encoding="utf-8")
+    sys.exit(any(outcome.failed for outcome in ended.values()))
+
+
+def _run_model(model: Model, wanted: list[Cell], threads: int) -> Iterator[tuple[Cell, Outcome]]:
+    """Each cell as it ends. What a crash or a hang leaves open is run again in another process, without its culprit."""
+    left = list(wanted)
+    while left:
+        done, why = _work(model, left, threads)
+        yield from zip(left, done, strict=False)
+        left = left[len(done) :]
+        if left:
+            culprits = len(left) if "could not be made" in why else 1
+            yield from ((cell, Outcome("error", why)) for cell in left[:culprits])
+            left = left[culprits:]
+
+
+def _work(model: Model, wanted: list[Cell], threads: int) -> tuple[list[Outcome], str]:
+    """Outcomes of the first cells, in order, and why the process ended before the last of them."""
+    job = {"exporter": model.exporter, "weights": model.weights, "threads": threads}
+    job |= {"cells": [[cell.layout, cell.prefill] for cell in wanted]}
+    with subprocess.Popen(
+        [sys.executable, "-m", "grid.worker"],
+        cwd=HERE,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            out, err = process.communicate(json.dumps(job), timeout=SECONDS_A_CELL * len(wanted))
+            why = f"the process ended with {process.returncode}: {(err.strip().splitlines() or [''])[-1][:300]}"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, why = process.communicate()[0], "no end within the time"
+    lines = [line for line in out.splitlines() if line.startswith("{")]
+    return [Outcome.from_json(json.loads(line)) for line in lines], why
+
+
+def _show(ended: dict[Cell, Outcome]) -> None:
+    rows = []
+    for cell, outcome in ended.items():
+        counts = " ".join(f"{outcome.equal.get(q, 0)}/{outcome.rows[q]}" for q in WIDTHS if q in outcome.rows)
+        text = counts if outcome.ending == "equal" else f"{', '.join(outcome.codes)} {outcome.detail}"[:150]
+        rows.append([*cell.model.name.split("/"), cell.layout, cell.prefill, outcome.ending, text.strip()])
+    headings = ("exporter", "weights", "layout", "prefill", "ending", "rows equal, by width")
+    table([(heading, False) for heading in headings], rows)
+    endings = Counter(outcome.ending for outcome in ended.values())
+    print(f"{len(ended)} cells: {', '.join(f'{count} {ending}' for ending, count in sorted(endings.items()))}")
+
+
+def _write(file: Path, outcomes: dict[Cell, Outcome], threads: int) -> None:
+    entries = [
+        {**vars(cell.model), "layout_asked": cell.layout, "prefill": cell.prefill, **outcome.to_json()}
+        for cell, outcome in sorted(outcomes.items())
+    ]
+    write_json(file, {**_conditions(threads), "cells": entries})
+
+
+def _read(file: Path) -> dict[Cell, Outcome]:
+    entries = json.loads(file.read_text(encoding="utf-8"))["cells"]
+    return {
+        Cell(Model(e["exporter"], e["weights"]), e["layout_asked"], e["prefill"]): Outcome.from_json(e) for e in entries
+    }
+
+
+def _conditions(threads: int) -> dict[str, Any]:
+    import onnxruntime as ort
+
+    return {"processor": processor_name(), "onnxruntime": ort.__version__, "threads": threads}
+
+
+def _conditions_text(threads: int) -> str:
+    seen = _conditions(threads)
+    return f"Measured on {seen['processor']}, onnxruntime {seen['onnxruntime']}, {threads} threads."
+
+
+def options() -> argparse.Namespace:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, choices in (("exporter", EXPORTERS), ("weights", FORMATS), ("layout", LAYOUTS), ("prefill", PREFILLS)):
+        made.add_argument(f"--{name}", action="append", choices=list(choices), default=[], help="may be repeated")
+    made.add_argument("--threads", type=int, default=2, metavar="N", help="intra-op threads (default: %(default)s)")
+    made.add_argument("--json", type=Path, metavar="F", help="write the cells to F, with those of an earlier run")
+    made.add_argument(
+        "--markdown", type=Path, metavar="F", help="write the table to F; --json's cells must be complete"
+    )
+    return made.parse_args()
+
+
+if __name__ == "__main__":
+    main()

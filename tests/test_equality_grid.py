@@ -1,0 +1,132 @@
+"""The equality grid: no cell is blank, none hides a difference, and what is written down is a whole grid."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from grid.axes import WIDTHS, Cell, Model, cells, models  # noqa: E402
+from grid.builder import missing_builder  # noqa: E402
+from grid.models import model_file  # noqa: E402
+from grid.outcome import Outcome  # noqa: E402
+from grid.replayed import Size, compared, measured  # noqa: E402
+from grid.table import markdown  # noqa: E402
+
+from qbpass.models.loading import load_decoder  # noqa: E402
+from qbpass.models.session import SessionSpec  # noqa: E402
+from qbpass.runtime.engine import Engine  # noqa: E402
+
+
+def run_grid(file: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
+    command = [sys.executable, str(ROOT / "benchmarks" / "equality_grid.py"), *options, "--json", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert file.is_file(), ended.stderr[-2000:]
+    return ended.returncode, json.loads(file.read_text())["cells"]
+
+
+QUICK = [("eager", "fp32", "qb"), ("sdpa", "int4-32", "pq"), ("onnx", "fp32", "qb"), ("genai", "builder-int4", "qb")]
+
+
+@pytest.mark.parametrize(("exporter", "weights", "layout"), QUICK)
+def test_a_cell_of_each_exporter_has_an_ending(exporter: str, weights: str, layout: str) -> None:
+    if exporter == "genai" and (reason := missing_builder()):
+        pytest.skip(reason)
+    decoder = load_decoder(model_file(Model(exporter, weights)))
+    outcome = measured(decoder, layout, "whole", SessionSpec(threads=2), Size())
+    assert not outcome.failed, outcome
+    assert outcome.ending == "refused" or outcome.equal == outcome.rows != {}
+
+
+def test_the_script_runs_a_part_of_the_grid_and_keeps_what_it_ran_before(tmp_path: Path) -> None:
+    part = ["--exporter", "eager", "--weights", "fp32", "--prefill", "whole"]
+    for layout in ("pq", "qb"):
+        code, found = run_grid(tmp_path / "grid.json", *part, "--layout", layout)
+        assert code == 0
+    assert [(cell["layout_asked"], cell["ending"]) for cell in found] == [("pq", "equal"), ("qb", "equal")]
+
+
+@pytest.mark.slow
+def test_every_cell_of_the_grid_is_equal_refused_with_a_code_or_falsified_with_a_witness(tmp_path: Path) -> None:
+    code, found = run_grid(tmp_path / "grid.json")
+    assert [cell for cell in found if cell["failed"]] == []
+    assert (code, len(found)) == (0, len(cells([], [], [], [])))
+
+
+class Counting:
+    """A target whose row of logits is made of its token, and the last of `wrong` or more rows a little off."""
+
+    vocab_size, context_length, max_queries = 50, None, 4
+
+    def __init__(self, wrong: int | None = None):
+        self.wrong = wrong
+
+    def start(self, rows: int) -> None:
+        self.length = 0
+
+    def prefill(self, tokens: Sequence[int]) -> np.ndarray:
+        self.length = len(tokens)
+        return self._rows(tokens[-1:])
+
+    def verify(self, tokens: Sequence[int]) -> np.ndarray:
+        rows = self._rows(tokens)
+        self.length += len(tokens)
+        if self.wrong is not None and len(tokens) >= self.wrong:
+            rows[-1, 0] = np.nextafter(rows[-1, 0], np.float32(1))
+        return rows
+
+    def rollback(self, length: int) -> None:
+        self.length = length
+
+    def _rows(self, tokens: Sequence[int]) -> np.ndarray:
+        rows = np.zeros((len(tokens), self.vocab_size), np.float32)
+        rows[np.arange(len(tokens)), [(7 * token + 1) % self.vocab_size for token in tokens]] = 1
+        return rows
+
+
+def compared_with(repaired: Counting) -> Outcome:
+    targets = {"R": Counting(), "C_MQ": Counting(wrong=2), "C_QB": repaired}
+    arms = [SimpleNamespace(name=name, target=target, engine=Engine(target)) for name, target in targets.items()]
+    bundle = SimpleNamespace(manifest=SimpleNamespace(interface=SimpleNamespace(vocab_size=50)))
+    return compared(bundle, arms, Size())  # type: ignore[arg-type]
+
+
+def test_an_equal_cell_counts_rows_of_every_width_and_drafts_that_were_accepted() -> None:
+    outcome = compared_with(Counting())
+    assert outcome.ending == "equal"
+    assert outcome.equal == outcome.rows
+    assert set(outcome.rows) == set(WIDTHS)
+    assert outcome.endpoints_equal == outcome.endpoints == 2
+    assert outcome.accepted > 0
+    assert outcome.native_equal[4] < outcome.rows[4]
+
+
+@pytest.mark.parametrize("wrong", [2, 3, 4])
+def test_the_least_difference_of_one_row_is_a_failed_cell(wrong: int) -> None:
+    outcome = compared_with(Counting(wrong))
+    assert (outcome.ending, outcome.failed) == ("differs", True)
+    assert [width for width in WIDTHS if outcome.equal[width] < outcome.rows[width]] == list(range(wrong, 5))
+    assert f"of {wrong} " in outcome.detail
+
+
+@pytest.mark.parametrize("outcome", [Outcome("refused", "why"), Outcome("falsified"), Outcome("error", "what")])
+def test_a_refusal_without_a_code_a_verdict_without_a_witness_and_an_error_are_failures(outcome: Outcome) -> None:
+    assert outcome.failed
+
+
+def test_a_grid_with_a_blank_cell_is_not_written() -> None:
+    whole = {cell: Outcome("refused", "why", ("CODE",)) for cell in cells([], [], [], [])}
+    assert markdown(whole, "here").count("CODE") > len(models())
+    del whole[Cell(Model("sdpa", "fp16"), "gs", "one")]
+    with pytest.raises(KeyError):
+        markdown(whole, "here")
