@@ -64,7 +64,9 @@ def observe_placement(decoder: Decoder, spec: SessionSpec) -> Placement:
     Raises ProviderError where the provider is not there, ModelFileError where the graph can't be loaded or called.
     """
     with tempfile.TemporaryDirectory(prefix="qbpass.") as folder:
-        session = open_session(decoder.path, spec, profile=Path(folder) / "profile", entries=RECORDING)
+        session = open_session(
+            decoder.path, spec, weights=decoder.weights, profile=Path(folder) / "profile", entries=RECORDING
+        )
         assigned = _assigned(session)
         _call(session, decoder)
         profile = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))

@@ -103,8 +103,7 @@ def prepare(frozen: Decoder, queries: int, reach: int, spec: SessionSpec, steps:
     models = {"native": cut_native_site(frozen, site)}
     models |= {layout: cut_site(frozen, plan, site, "active") for layout, plan in plans.items()}
     sessions = {
-        form: open_session(model.SerializeToString(), spec, weights_folder=frozen.folder)
-        for form, model in models.items()
+        form: open_session(model.SerializeToString(), spec, weights=frozen.weights) for form, model in models.items()
     }
     operands = random_operands(site, reach, seed=0)
     operands = Operands(operands.q_1HrD, aligned(operands.key_nHD), aligned(operands.value_nHD))

@@ -20,6 +20,7 @@ from typing import IO, Any, Literal
 
 from qbpass.models.errors import ModelFileError, ProviderError, QbpassError
 from qbpass.models.session import SessionSpec, one_line, open_session
+from qbpass.models.weight_sources import WeightSources
 
 # SmolLM2-135M (538 MB) takes 3 s of processor time, 1.3 GB of memory and 0.7 GB of disk.
 LEAST_SECONDS, SECONDS_PER_BYTE = 10.0, 1 / 10e6
@@ -115,7 +116,7 @@ def _answer(question: dict[str, Any]) -> dict[str, str]:
         open_session(
             graph if folder is None else graph.read_bytes(),
             SessionSpec(**question["spec"]),
-            weights_folder=None if folder is None else Path(folder),
+            weights=None if folder is None else WeightSources(Path(folder)),
             optimize=True,
             level=question["level"],
             write_optimized=Path(question["to"]),

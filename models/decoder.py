@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,11 +11,12 @@ import onnx
 
 from qbpass.models.contract import DecoderContract
 from qbpass.models.interface import Interface
+from qbpass.models.weight_sources import WeightSources
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """`model` holds no external weight bytes; weights stay in `folder` and are named by the graph's own references."""
+    """`model` holds no external weight bytes; they stay where they lie and are named by the graph's own references."""
 
     path: Path  # the .onnx file
     model: onnx.ModelProto
@@ -22,6 +24,7 @@ class Decoder:
     context_length: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     tokenizer_files: dict[str, Path] = field(default_factory=dict)  # "tokenizer.json", "chat_template.jinja", ...
+    elsewhere: Mapping[str, Path] = field(default_factory=dict)  # external location -> its folder, if not `folder`
 
     @cached_property
     def contract(self) -> DecoderContract:
@@ -31,3 +34,8 @@ class Decoder:
     @property
     def folder(self) -> Path:
         return self.path.parent
+
+    @property
+    def weights(self) -> WeightSources:
+        """Where each external location lies."""
+        return WeightSources(self.folder, self.elsewhere)

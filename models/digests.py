@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 
 from qbpass.models.errors import ModelFileError
-from qbpass.models.graph_io import weight_files
 from qbpass.models.graph_order import subgraphs
+from qbpass.models.weight_sources import WeightSources, weight_files
 
 
 def file_digest(path: Path) -> str:
@@ -34,9 +34,9 @@ def graph_digest(model: onnx.ModelProto) -> str:
     return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
 
 
-def weight_digests(model: onnx.ModelProto, folder: Path) -> dict[str, str]:
+def weight_digests(model: onnx.ModelProto, sources: WeightSources) -> dict[str, str]:
     """External location -> SHA-256 (hex) of its file, in sorted order."""
-    return {location: file_digest(path) for location, path in sorted(weight_files(model, folder).items())}
+    return {location: file_digest(path) for location, path in sorted(weight_files(model, sources).items())}
 
 
 def _strip_notes(graph: onnx.GraphProto) -> None:

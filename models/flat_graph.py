@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -11,9 +12,11 @@ from qbpass.models.functions import inline_functions
 from qbpass.models.graph_io import Weights, check_graph, read_graph
 
 
-def read_flat_graph(path: Path, weights: Weights = "required") -> onnx.ModelProto:
+def read_flat_graph(
+    path: Path, weights: Weights = "required", elsewhere: Mapping[str, Path] | None = None
+) -> onnx.ModelProto:
     """`read_graph`, made flat. Raises ModelFileError as that does, and where functions can't be written out."""
-    model = read_graph(path, weights)
+    model = read_graph(path, weights, elsewhere)
     flat = inline_functions(model, path)
     if flat is not model:
         check_graph(flat, path)  # what was inside functions has not been looked at yet

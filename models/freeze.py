@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,11 +18,13 @@ from qbpass.models.digests import graph_digest
 from qbpass.models.errors import ContractError, ModelFileError, ProviderError
 from qbpass.models.find_interface import find_interface
 from qbpass.models.flat_graph import read_flat_graph
-from qbpass.models.graph_io import read_graph, weight_files
+from qbpass.models.graph_io import read_graph
 from qbpass.models.graph_order import subgraphs
 from qbpass.models.interface import Interface
+from qbpass.models.kept_weights import keep_in_place
 from qbpass.models.one_stream import pin_batch
 from qbpass.models.session import COMPILING, SessionSpec
+from qbpass.models.weight_sources import weight_files
 
 FROZEN_KEY = "qbpass.frozen"  # the onnxruntime version that optimized the graph
 SOURCE_KEY = "qbpass.source"  # digest of the file it was made from, as it was
@@ -36,11 +38,14 @@ def is_frozen(model: onnx.ModelProto) -> bool:
     return any(entry.key == FROZEN_KEY for entry in model.metadata_props)
 
 
-def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
+def freeze(decoder: Decoder, folder: Path, spec: SessionSpec, *, copy_weights: bool = False) -> Decoder:
     """The decoder over what ONNX Runtime's default optimizer leaves, written to `folder` as reference.onnx and .data.
 
-    reference.data holds every initializer over 1 KiB, also those whose bytes are still the user's: ONNX Runtime reads a
-    graph's external weights from one folder, so they can't be pointed back one by one at the user's file.
+    Weights whose bytes a weight file of the user's holds stay there, and `elsewhere` of what is returned says where.
+    reference.data holds the others over 1 KiB: those the optimizer made or changed (a tied embedding, transposed), and
+    those that lay inside the user's .onnx file. It is not there where there are none.
+
+    copy_weights: reference.data holds every one, and the folder can be moved to another machine.
 
     Both files are made in a folder beside `folder` and moved when complete: a run that fails or is killed before that
     leaves earlier work whole. A decoder that is frozen already is returned as it is.
@@ -61,15 +66,16 @@ def freeze(decoder: Decoder, folder: Path, spec: SessionSpec) -> Decoder:
     with _staging(folder) as staging:
         _write_optimized(decoder, spec, staging)
         model = read_graph(staging / GRAPH_FILE)
+        elsewhere = keep_in_place(model, staging / DATA_FILE, decoder, copy_all=copy_weights)
         _carry_branch(decoder.model, model)
         pin_batch(model, _same_interface(decoder, model))
         _strip_unused_opsets(model)
         _mark(model, decoder, spec)
         (staging / GRAPH_FILE).write_bytes(model.SerializeToString(deterministic=True))
-        _publish(staging, folder)
+        _publish(staging, folder, [file.resolve() for file in weight_files(decoder.model, decoder.weights).values()])
     path = folder / GRAPH_FILE
-    model = read_graph(path)
-    return replace(decoder, path=path, model=model, interface=find_interface(model))
+    model = read_graph(path, elsewhere=elsewhere)
+    return replace(decoder, path=path, model=model, interface=find_interface(model), elsewhere=elsewhere)
 
 
 def _write_optimized(decoder: Decoder, spec: SessionSpec, staging: Path) -> None:
@@ -112,7 +118,9 @@ def _check_provider(decoder: Decoder, spec: SessionSpec) -> None:
 
 
 def _check_space(decoder: Decoder, folder: Path) -> None:
-    """Asks for half as much again as the source takes: constant folding adds copies (a tied embedding, transposed)."""
+    """Asks for half as much again as the source takes: ONNX Runtime writes all weights once, for a while, and constant
+    folding adds copies (a tied embedding, transposed).
+    """
     needed = _bytes(decoder) * 3 // 2
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -124,7 +132,7 @@ def _check_space(decoder: Decoder, folder: Path) -> None:
 
 def _bytes(decoder: Decoder) -> int:
     """Of the graph and its weights."""
-    files = weight_files(decoder.model, decoder.folder).values()
+    files = weight_files(decoder.model, decoder.weights).values()
     return decoder.path.stat().st_size + sum(file.stat().st_size for file in files)
 
 
@@ -137,14 +145,17 @@ def _staging(folder: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _publish(staging: Path, folder: Path) -> None:
-    """The old graph goes, then the weights come, then the graph: a reader never finds a graph with others' weights."""
+def _publish(staging: Path, folder: Path, users: Collection[Path]) -> None:
+    """The old graph goes, then the weights come, then the graph: a reader never finds a graph with others' weights.
+
+    users: weight files that are not to be touched, should they lie in `folder`.
+    """
     folder.mkdir(exist_ok=True)
-    if (folder / GRAPH_FILE).exists():
-        (folder / GRAPH_FILE).unlink()
-    for name in (DATA_FILE, GRAPH_FILE):
-        if (staging / name).exists():
-            (staging / name).replace(folder / name)
+    (folder / GRAPH_FILE).unlink(missing_ok=True)
+    if (folder / DATA_FILE).resolve() not in users:
+        (folder / DATA_FILE).unlink(missing_ok=True)
+    for path in (*staging.glob(f"{Path(DATA_FILE).stem}*{Path(DATA_FILE).suffix}"), staging / GRAPH_FILE):
+        path.replace(folder / path.name)
 
 
 def _same_interface(decoder: Decoder, model: onnx.ModelProto) -> Interface:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import external_data_helper
 
 from qbpass.models.errors import ModelFileError
 from qbpass.models.graph_nodes import check_nodes
 from qbpass.models.graph_order import check_order
 from qbpass.models.graph_size import check_size
-from qbpass.models.stored_tensors import byte_size, check_tensors, stored_tensors
+from qbpass.models.stored_tensors import check_tensors
+from qbpass.models.weight_sources import WeightSources, check_external
 
 Weights = Literal["required", "ignored"]  # whether the files of external weights must be there
 
@@ -30,12 +30,15 @@ _LOOKALIKES = {
 }
 
 
-def read_graph(path: Path, weights: Weights = "required") -> onnx.ModelProto:
+def read_graph(
+    path: Path, weights: Weights = "required", elsewhere: Mapping[str, Path] | None = None
+) -> onnx.ModelProto:
     """The model in `path`, external weights left on disk and checked by their file's size only.
 
     weights: "ignored" where their files need not exist (a graph to be looked at, not run); their names are checked.
+    elsewhere: the folders of those locations that lie in another folder than the file.
     Raises ModelFileError where the file is missing, too large, not ONNX or truncated; where the graph is empty, cyclic
-    or not in topological order; where external data is missing, truncated or lies outside the model's folder.
+    or not in topological order; where external data is missing, truncated or lies outside its folder.
     """
     model = _parse(path, _read_bytes(path))
     if not model.HasField("graph"):
@@ -43,7 +46,7 @@ def read_graph(path: Path, weights: Weights = "required") -> onnx.ModelProto:
     if not model.graph.node:
         raise ModelFileError(f"the graph in {path} has no nodes: export the model again")
     check_graph(model, path)
-    _check_external(model, path.parent, weights)
+    check_external(model, WeightSources(path.parent, elsewhere or {}), there=weights == "required")
     return model
 
 
@@ -55,44 +58,6 @@ def check_graph(model: onnx.ModelProto, path: Path) -> None:
     check_nodes(model, path)
     check_tensors(model, path)
     check_order(model.graph, path)
-
-
-def external_entry(initializer: onnx.TensorProto) -> tuple[str, int, int]:
-    """(location, offset, length) of an externally stored tensor; an omitted length is the one its shape and type need.
-
-    Raises ModelFileError where the entry has no location or its numbers are not non-negative integers.
-    """
-    entries = {entry.key: entry.value for entry in initializer.external_data}
-    if not entries.get("location"):
-        raise ModelFileError(
-            f"initializer {initializer.name!r} is stored outside the graph but names no file: export the model again"
-        )
-    if not all(isinstance(text, str) for text in entries.values()):  # bytes, where a string is not UTF-8
-        raise ModelFileError(
-            f"initializer {initializer.name!r} names its external data by what is no text: export the model again"
-        )
-    offset = _natural(initializer, "offset", entries.get("offset", "0"))
-    length = _natural(initializer, "length", entries["length"]) if "length" in entries else byte_size(initializer)
-    return entries["location"], offset, length
-
-
-def weight_files(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
-    """Every external location the model names -> its checked path inside `folder`, in order of first use.
-
-    Raises ModelFileError as `read_graph` does for external data.
-    """
-    found: dict[str, Path] = {}
-    for tensor in external_tensors(model):
-        location = external_entry(tensor)[0]
-        if location not in found:
-            found[location] = _inside(location, tensor.name, folder)
-            _check_is_there(found[location], tensor.name)
-    return found
-
-
-def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Tensors stored outside the graph."""
-    return (tensor for tensor in stored_tensors(model) if external_data_helper.uses_external_data(tensor))
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -128,71 +93,3 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
             f"{path} is not an ONNX model, or it is truncated or damaged: download or export it again"
         ) from error
     return model
-
-
-def _natural(tensor: onnx.TensorProto, key: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS):
-        raise ModelFileError(
-            f"initializer {tensor.name!r} has the external {key} {text[:40]!r}, which is no byte count: "
-            "export the model again"
-        )
-    return int(text)
-
-
-_MOST_DIGITS = 20  # of a 64-bit number; Python would take its time over more
-
-
-def _inside(location: str, tensor: str, folder: Path) -> Path:
-    """`location` as a path inside `folder`; a file from strangers must not name any other file of this machine."""
-    where = f"the external data of initializer {tensor!r}"
-    if PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive or location.startswith("\\"):
-        raise ModelFileError(
-            f"{where} has the absolute path {location!r}: external data must lie in the model's folder"
-        )
-    if ".." in PurePosixPath(location.replace("\\", "/")).parts:
-        raise ModelFileError(
-            f"{where} leaves the model's folder ({location!r}): external data must lie in the model's folder"
-        )
-    if "\0" in location:
-        raise ModelFileError(f"{where} has a path with a zero byte: export the model again")
-    if "_ORT_MEM_ADDR_" in location:  # ONNX Runtime would take the offset for an address in its memory
-        raise ModelFileError(f"{where} names memory, not a file: export the model again")
-    path = folder / location
-    try:
-        inside = path.resolve().is_relative_to(folder.resolve())
-        path.exists()
-    except (OSError, RuntimeError) as error:  # a name that is too long, or links in a circle
-        raise ModelFileError(
-            f"{where} has a path that can't be followed ({location[:80]!r}): export the model again"
-        ) from error
-    if not inside:
-        raise ModelFileError(
-            f"{where} ({location!r}) is a link out of the model's folder: put the real file into {folder} "
-            "(for example `cp -L`)"
-        )
-    return path
-
-
-def _check_is_there(path: Path, tensor: str) -> None:
-    if not path.is_file():
-        raise ModelFileError(
-            f"the external data of initializer {tensor!r} is missing: {path} does not exist; put it beside the .onnx "
-            "file"
-        )
-
-
-def _check_external(model: onnx.ModelProto, folder: Path, weights: Weights) -> None:
-    """Each file is asked for once; with weights "ignored" only where it would lie."""
-    sizes: dict[str, int] = {}
-    for tensor in external_tensors(model):
-        location, offset, length = external_entry(tensor)
-        if location not in sizes:
-            path = _inside(location, tensor.name, folder)
-            if weights == "required":
-                _check_is_there(path, tensor.name)
-            sizes[location] = path.stat().st_size if weights == "required" else -1
-        if weights == "required" and sizes[location] < offset + length:
-            raise ModelFileError(
-                f"{folder / location} is truncated: initializer {tensor.name!r} needs bytes up to {offset + length:,}, "
-                f"the file has {sizes[location]:,}; download or export it again"
-            )

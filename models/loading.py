@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +27,31 @@ TOKENIZER_FILES = (
 _USUAL_NAMES = ("model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx", "decoder_model.onnx")
 
 
-def load_decoder(path: Path) -> Decoder:
+def load_decoder(path: Path, *, elsewhere: Mapping[str, Path] | None = None) -> Decoder:
     """The decoder in `path`: an .onnx file, or a folder as exporters write them (files at its top or under onnx/).
 
+    elsewhere: as `load_graph` has it.
     Raises ModelFileError where no graph or several are found, or a file is damaged; ContractError where the graph is
     not a decoder that qbpass can run.
     """
-    decoder = load_graph(path)
+    decoder = load_graph(path, elsewhere=elsewhere)
     _ = decoder.contract  # raises where the interface has a problem
     return decoder
 
 
-def load_graph(path: Path, weights: Weights = "required") -> Decoder:
+def load_graph(path: Path, weights: Weights = "required", elsewhere: Mapping[str, Path] | None = None) -> Decoder:
     """As `load_decoder`, for any graph: its `interface` says what it takes, gives and lacks, its `contract` may raise.
 
     A merged decoder becomes the flat graph of its branch with a past, functions are written into the graph, and an
     open batch is declared to be 1.
 
     weights: "ignored" where the files of external weights need not exist.
+    elsewhere: of a frozen graph, the folders of external locations that do not lie beside it (`Decoder.elsewhere`).
     Raises ModelFileError as `load_decoder` does.
     """
     graph = find_graph(path)
     files = _companions(graph.parent)
-    model = read_flat_graph(graph, weights)
+    model = read_flat_graph(graph, weights, elsewhere)
     interface = find_interface(model)
     pin_batch(model, interface)
     return Decoder(
@@ -58,6 +61,7 @@ def load_graph(path: Path, weights: Weights = "required") -> Decoder:
         context_length=context_length(files),
         eos_token_ids=eos_token_ids(files),
         tokenizer_files={name: file for name, file in files.items() if name in TOKENIZER_FILES},
+        elsewhere=elsewhere or {},
     )
 
 

@@ -49,7 +49,7 @@ def recipe_of(frozen: Decoder, spec: SessionSpec, *, prefill: str = "whole") -> 
     files = frozen.tokenizer_files
     return Recipe(
         graph=graph_digest(frozen.model),
-        weights=weight_digests(frozen.model, frozen.folder),
+        weights=weight_digests(frozen.model, frozen.weights),
         tokenizer={file: file_digest(files[file]) for file in _TOKENIZING if file in files},
         **machine_facts(spec),
         optimization_level=_level(frozen, spec),

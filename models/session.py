@@ -6,9 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from qbpass.models.errors import ModelFileError, ProviderError
+
+if TYPE_CHECKING:
+    from qbpass.models.weight_sources import WeightSources
 
 PROVIDERS = {
     "cpu": "CPUExecutionProvider",
@@ -64,16 +67,16 @@ def open_session(
     graph: Path | bytes,
     spec: SessionSpec,
     *,
-    weights_folder: Path | None = None,
+    weights: WeightSources | None = None,
     optimize: bool = False,
     level: Literal["all", "basic"] = "all",
     write_optimized: Path | None = None,
     profile: Path | None = None,
     entries: Mapping[str, str] | None = None,
 ) -> Any:
-    """An `onnxruntime.InferenceSession` over `graph` (a file, or a serialized ModelProto whose external weights lie in
-    `weights_folder`).
+    """An `onnxruntime.InferenceSession` over `graph`, a file or a serialized ModelProto.
 
+    weights: where its external weights lie; those of a file beside it where nothing is said.
     optimize: ONNX Runtime's default optimization; off for every graph that is already frozen.
     level: how far `optimize` goes. "basic" leaves out what one provider alone would run.
     write_optimized: where the optimized graph goes (its initializers over 1 KiB into `<stem>.data` beside it).
@@ -91,8 +94,9 @@ def open_session(
     # Worker threads stop spinning when a run ends: several sessions in one process would otherwise burn each other's
     # cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    if weights_folder is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights_folder))
+    if weights is not None and (isinstance(graph, bytes) or weights.elsewhere):
+        graph, folder = _with_folder(graph, weights)
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     if write_optimized is not None:
         options.optimized_model_filepath = str(write_optimized)
         options.add_session_config_entry(
@@ -117,6 +121,12 @@ def open_session(
             f"{', '.join(session.get_providers())}): check {_LIBRARIES[spec.provider]}, or use another --provider"
         )
     return session
+
+
+def _with_folder(graph: Path | bytes, weights: WeightSources) -> tuple[bytes, Path]:
+    """The graph and the folder its weights are mapped from: ONNX Runtime takes one."""
+    serialized = graph if isinstance(graph, bytes) else graph.read_bytes()
+    return weights.in_one_folder(serialized) if weights.elsewhere else (serialized, weights.folder)
 
 
 _LIBRARIES = {

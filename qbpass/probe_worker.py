@@ -56,8 +56,8 @@ def _replay(folder: Path, stream: IO[str]) -> None:
 
 
 class _Worker:
-    """question: options, the model's name, the frozen graph's file, the bundle's folder, keys made, whether this is a
-    second start (then only cases are wanted).
+    """question: options, the model's name, the frozen graph's file, folders of weights that lie elsewhere, the bundle's
+    folder, keys made, whether this is a second start (then only cases are wanted).
     """
 
     def __init__(self, question: dict[str, Any], stream: IO[str]):
@@ -84,7 +84,9 @@ class _Worker:
         from qbpass.rewrites.bundle import open_bundle
 
         folder = self.question["bundle"]
-        return load_graph(Path(self.question["frozen"])), None if folder is None else open_bundle(Path(folder))
+        elsewhere = {location: Path(place) for location, place in self.question["elsewhere"].items()}
+        frozen = load_graph(Path(self.question["frozen"]), elsewhere=elsewhere)
+        return frozen, None if folder is None else open_bundle(Path(folder))
 
     def _observe(self, frozen: Decoder, bundle: Bundle | None) -> None:
         """Placement and curves come before the probes: what can't be called is then said at once."""
@@ -124,7 +126,7 @@ class _Worker:
         from qbpass.admission.probes.observe import RunnableGraph, observe
         from qbpass.evidence.active_graph import active_graph
 
-        graph = RunnableGraph("frozen", frozen.model, frozen.folder, lambda call: decoder_feeds(frozen, call))
+        graph = RunnableGraph("frozen", frozen.model, frozen.weights, lambda call: decoder_feeds(frozen, call))
         seen = observe(graph, self.options.spec)
         cases, left = collect(graph, seen)
         cores, without_case = core_cases(Flow.of(frozen), graph, seen)

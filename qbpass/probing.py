@@ -34,7 +34,7 @@ def probe_model(model: str, options: ProbeOptions, steps: Steps) -> ProbeReport:
     """
     if model == BUILTIN:
         told = _Told(model, options, steps)
-        told.listen({"frozen": None, "bundle": None, "recipe": None})
+        told.listen({"frozen": None, "elsewhere": {}, "bundle": None, "recipe": None})
         return told.report(dict(options.bench().machine))
     from qbpass.models.recipe import recipe_of
 
@@ -44,7 +44,9 @@ def probe_model(model: str, options: ProbeOptions, steps: Steps) -> ProbeReport:
         recipe = recipe_of(frozen, options.spec).model_dump(mode="json")
         told = _Told(model, options, steps)
         folder = None if bundle is None else str(bundle.folder.absolute())
-        told.listen({"frozen": str(frozen.path.absolute()), "bundle": folder, "recipe": recipe})
+        elsewhere = {location: str(place.absolute()) for location, place in frozen.elsewhere.items()}
+        graph = {"frozen": str(frozen.path.absolute()), "elsewhere": elsewhere}
+        told.listen({**graph, "bundle": folder, "recipe": recipe})
     return told.report(recipe)
 
 

@@ -1,8 +1,8 @@
 """A bundle: the rewritten decoder, the frozen reference it came from, and a manifest that says what they are.
 
 The folder holds qbpass.json, decoder.onnx (guarded) or decoder.active.onnx and decoder.native.onnx (specialized),
-reference.onnx and reference.data (the frozen graph and the weights all of these graphs share), and the tokenizer's
-files.
+reference.onnx (the frozen graph), reference.data (weights of all of these graphs that are not the user's own), and the
+tokenizer's files. The user's own weights are named by folder, size and digest, and stay where they are.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from qbpass.models.freeze import GRAPH_FILE
 from qbpass.models.graph_io import read_graph
 from qbpass.models.recipe import Recipe, mismatches, recipe_of
 from qbpass.models.session import SessionSpec, one_line
+from qbpass.models.weight_sources import WeightSources, weight_files
+from qbpass.rewrites.bundle_weights import check_sizes, weights_elsewhere
 from qbpass.rewrites.extents import ExtentRule
 from qbpass.rewrites.manifest import MANIFEST_FILE, Interface, Manifest
 from qbpass.rewrites.phases import mask_problem
@@ -32,11 +34,15 @@ MAX_MANIFEST_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Bundle:
-    """An opened bundle. `reference` is the frozen decoder; weights of every graph lie in `folder`."""
+    """An opened bundle. `reference` is the frozen decoder; every graph's weights lie where the reference's do."""
 
     folder: Path
     manifest: Manifest
     reference: Decoder
+
+    @property
+    def weights(self) -> WeightSources:
+        return self.reference.weights
 
     @property
     def extents(self) -> ExtentRule:
@@ -70,7 +76,9 @@ def open_bundle(folder: Path) -> Bundle:
         raise BundleError(
             f"{path} is not a manifest this qbpass reads ({_first(error)}): rewrite the model again"
         ) from error
-    model = read_graph(folder / GRAPH_FILE)
+    elsewhere = weights_elsewhere(manifest.weights, path)
+    model = read_graph(folder / GRAPH_FILE, elsewhere=elsewhere)
+    check_sizes(manifest.weights, weight_files(model, WeightSources(folder, elsewhere)))
     interface = find_interface(model)
     rule = ExtentRule(manifest.exact_extent_modulus, manifest.exact_extent_residues)
     if manifest.layout == "qb" and manifest.segments < rule.segments(manifest.max_queries):
@@ -81,7 +89,8 @@ def open_bundle(folder: Path) -> Bundle:
     if problem is not None:
         raise BundleError(f"{path} contradicts itself ({problem.partition(':')[0]}): rewrite the model again")
     files = {name: folder / name for name in manifest.tokenizer_files if (folder / name).is_file()}
-    reference = Decoder(folder / GRAPH_FILE, model, interface, manifest.context_length, manifest.eos_token_ids, files)
+    ends = manifest.context_length, manifest.eos_token_ids
+    reference = Decoder(folder / GRAPH_FILE, model, interface, *ends, files, elsewhere)
     return Bundle(folder, manifest, reference)
 
 

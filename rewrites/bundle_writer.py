@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,11 +16,11 @@ from qbpass.models.decoder import Decoder
 from qbpass.models.digests import file_digest
 from qbpass.models.errors import BundleError
 from qbpass.models.freeze import GRAPH_FILE, freeze
-from qbpass.models.graph_io import weight_files
 from qbpass.models.recipe import recipe_of
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.apply import Emission, rewrite_graph
 from qbpass.rewrites.bundle import Bundle, open_bundle
+from qbpass.rewrites.bundle_weights import describe_weights, lie_in, take_frozen
 from qbpass.rewrites.chains.audit import audit_chains
 from qbpass.rewrites.chains.plan import ChainPlan
 from qbpass.rewrites.manifest import MANIFEST_FILE, Emit, Interface, Manifest, PlannedChain, PlannedSite
@@ -46,10 +45,13 @@ def write_bundle(
     prefill: str = "whole",
     max_queries: int = 4,
     emit: Emit = "guarded",
+    copy_weights: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[Bundle, RewritePlan, AdmissionReport]:
     """Freeze, admit, plan, rewrite and write. The bundle appears in `folder` whole or not at all.
 
+    copy_weights: the bundle holds all its weights and needs the model no more. Weights that lie in `folder`, which is
+    replaced, are copied in any case.
     prefill: how the reference reads its prompt (Recipe.prefill). phase_mask: None for every phase of the target in
     which that leaves room for a layout.
     Raises RewriteRefused (planner.py), BundleError where `folder` holds something else, and what freezing raises.
@@ -61,9 +63,11 @@ def write_bundle(
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         progress("freezing: ONNX Runtime's own optimizer")
-        frozen = freeze(decoder, staging, spec)
+        copy_weights = copy_weights or lie_in(decoder, folder)
+        frozen = freeze(decoder, staging, spec, copy_weights=copy_weights)
         if frozen.folder != staging:
-            frozen = _copy_frozen(frozen, staging)
+            reserved = {*GRAPHS[emit], GRAPH_FILE, MANIFEST_FILE, *frozen.tokenizer_files}
+            frozen = take_frozen(frozen, staging, reserved, copy_weights=copy_weights)
         progress("looking for attention sites")
         report = admit(frozen)
         plan = make_plan(
@@ -95,13 +99,6 @@ def write_bundle(
     return open_bundle(folder), plan, report
 
 
-def _copy_frozen(frozen: Decoder, staging: Path) -> Decoder:
-    """A decoder that was frozen before comes along with its weights, since a bundle's weights lie in its folder."""
-    for path in (frozen.path, *weight_files(frozen.model, frozen.folder).values()):
-        shutil.copyfile(path, staging / (GRAPH_FILE if path == frozen.path else path.name))
-    return replace(frozen, path=staging / GRAPH_FILE)
-
-
 def _manifest(
     frozen: Decoder, plan: RewritePlan, spec: SessionSpec, staging: Path, emit: Emit, prefill: str
 ) -> Manifest:
@@ -125,6 +122,7 @@ def _manifest(
         recipe=recipe_of(frozen, spec, prefill=prefill),
         files={name: file_digest(staging / name) for name in names},
         tokenizer_files=tuple(sorted(frozen.tokenizer_files)),
+        weights=describe_weights(frozen),
     )
 
 

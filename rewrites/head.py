@@ -63,7 +63,7 @@ def falsify_head(frozen: Decoder, spec: SessionSpec, seed: int = 0) -> dict[str,
         return {"form": "all", "verdict": "unknown", "reason": "the logits are no product with constant weights"}
     if not _weights_are_here(frozen, node):
         return {"form": "all", "verdict": "unknown", "reason": "the head's weights are not here to be tried"}
-    session = open_session(_head_model(frozen, node), spec, weights_folder=frozen.folder)
+    session = open_session(_head_model(frozen, node), spec, weights=frozen.weights)
     rng = np.random.default_rng(seed)
     width = session.get_inputs()[0].shape[-1]
     for rows in ROWS:
@@ -79,8 +79,7 @@ def falsify_head(frozen: Decoder, spec: SessionSpec, seed: int = 0) -> dict[str,
 def _weights_are_here(frozen: Decoder, node: onnx.NodeProto) -> bool:
     """A graph may be planned for without its weights."""
     weights = next(tensor for tensor in frozen.model.graph.initializer if tensor.name == node.input[1])
-    location = next((entry.value for entry in weights.external_data if entry.key == "location"), None)
-    return location is None or (frozen.folder / location).is_file()
+    return frozen.weights.has(weights)
 
 
 def _head_model(frozen: Decoder, node: onnx.NodeProto) -> bytes:

@@ -88,6 +88,13 @@ class PlannedChain(_Frozen):
     evidence: dict[str, Any]
 
 
+class WeightFile(_Frozen):
+    """A file of external weights; its digest is the recipe's. folder: None for the bundle's own, else absolute."""
+
+    folder: str | None
+    bytes: int = Field(ge=0)
+
+
 class Manifest(_Frozen):
     schema_version: Literal[1] = 1
     qbpass_version: str
@@ -107,4 +114,5 @@ class Manifest(_Frozen):
     eos_token_ids: tuple[int, ...]
     recipe: Recipe
     files: dict[str, str]  # file in the bundle -> SHA-256
+    weights: dict[str, WeightFile] = {}  # location, as the graphs name it -> file; a bundle without has all of its own
     tokenizer_files: tuple[PlainName, ...]

@@ -47,7 +47,7 @@ class SiteRunner:
 
     def __init__(self, frozen: Decoder, plan: RewritePlan, site: AttentionSite, emission: Emission, spec: SessionSpec):
         model = cut_site(frozen, plan, site, emission)
-        self.session = open_session(model.SerializeToString(), spec, weights_folder=frozen.folder)
+        self.session = open_session(model.SerializeToString(), spec, weights=frozen.weights)
         self.inputs = {entry.name for entry in self.session.get_inputs()}
         self.plan, self.site, self.token_ids = plan, site, frozen.contract.input_ids
         self.provider = spec.provider

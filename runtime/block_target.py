@@ -191,4 +191,4 @@ def target_prompt_rows(manifest: Manifest) -> int | None:
 
 
 def _open(bundle: Bundle, graph: str, spec: SessionSpec) -> Any:
-    return open_session(bundle.graph(graph), spec, weights_folder=bundle.folder)
+    return open_session(bundle.graph(graph), spec, weights=bundle.weights)

@@ -63,7 +63,7 @@ class SerialTarget:
     ) -> SerialTarget:
         """prefill: how the recipe has the prompt fed (models/recipe.py)."""
         return cls(
-            open_session(frozen.path, spec),
+            open_session(frozen.path, spec, weights=frozen.weights),
             frozen.contract,
             spec,
             context_length=frozen.context_length,

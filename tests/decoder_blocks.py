@@ -47,7 +47,7 @@ def block_target(
     """A target over the guarded graph of `plan` (or `model`), its weights in the bundle's folder."""
     graph = (model or rewrite_graph(bundle.reference, plan)).SerializeToString()
     return BlockTarget(
-        open_session(graph, SPEC, weights_folder=bundle.folder),
+        open_session(graph, SPEC, weights=bundle.weights),
         Interface.of(bundle.reference.contract),
         SPEC,
         extents=plan.extents,

@@ -108,7 +108,7 @@ class Collector:
             raise Unfit("a constant is of a type that is not drawn") from error
         if size > MOST_BYTES:
             raise Unfit(f"a constant of more than {MOST_BYTES / 2**30:.0f} GiB is not drawn")
-        return read_weight(tensor, short, self.graph.folder, seed=place)
+        return read_weight(tensor, short, self.graph.weights, seed=place)
 
     def _result(self, name: str, short: str) -> Result:
         seen = self.seen.get(name)

@@ -51,7 +51,7 @@ def decoder_calls(decoder: Decoder, spec: SessionSpec, past: int, widest: int = 
 
     Raises ModelFileError where one can't be run.
     """
-    session = open_session(decoder.path, spec)
+    session = open_session(decoder.path, spec, weights=decoder.weights)
     device = "cuda" if spec.provider == "cuda" else "cpu"
     calls = {}
     for queries in range(1, widest + 1):

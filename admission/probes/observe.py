@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from qbpass.admission.probes.fills import Array
 from qbpass.admission.probes.sizes import Size, fit_size
 from qbpass.models.errors import ModelFileError
 from qbpass.models.session import SessionSpec, one_line, open_session
+from qbpass.models.weight_sources import WeightSources
 
 #: Three determine a length that is a sum of rows and keys, the fourth shows whether it is one.
 #: No number is 1, which broadcasts; no call is wider than the four rows a rewritten graph takes.
@@ -35,7 +35,7 @@ class RunnableGraph:
 
     name: str
     model: onnx.ModelProto
-    folder: Path
+    weights: WeightSources
     feeds: Callable[[Call], Mapping[str, Array]]
 
 
@@ -70,7 +70,7 @@ def observe(graph: RunnableGraph, spec: SessionSpec) -> dict[str, Seen]:
     made = [name for node in model.graph.node for name in node.output if name and name not in declared]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     cpu = replace(spec, provider="cpu")
-    session = open_session(model.SerializeToString(), cpu, weights_folder=graph.folder)
+    session = open_session(model.SerializeToString(), cpu, weights=graph.weights)
     names = [entry.name for entry in session.get_outputs()]
     failure: ModelFileError | None = None
     for calls in zip(*(longer(call) for call in CALLS), strict=True):

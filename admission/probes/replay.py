@@ -22,7 +22,8 @@ from qbpass.admission.probes.trial import Carried, CaseRefused, Cut, cut_all, ru
 from qbpass.admission.probes.weights import MOST_BYTES
 from qbpass.admission.probes.witness import WITNESS_FILE, Arm, DrawnWeight, Witness, digest
 from qbpass.models.errors import QbpassError
-from qbpass.models.graph_io import external_tensors, read_graph
+from qbpass.models.external_data import external_tensors
+from qbpass.models.graph_io import read_graph
 from qbpass.models.recipe import machine_facts
 from qbpass.models.session import PROVIDERS, SessionSpec, open_session
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qbpass.admission.probes.case import Weight
 from qbpass.admission.probes.fills import Fill
-from qbpass.models.graph_io import external_entry
+from qbpass.models.external_data import external_entry
+from qbpass.models.weight_sources import WeightSources
 
 #: A constant up to this size is the model's own and goes into a witness as it is.
 OWN_BYTES = 4 * 2**20
@@ -24,19 +24,19 @@ def weight_bytes(tensor: TensorProto) -> int:
     return int(math.prod(tensor.dims)) * itemsize
 
 
-def read_weight(tensor: TensorProto, name: str, folder: Path, seed: int) -> Weight:
+def read_weight(tensor: TensorProto, name: str, sources: WeightSources, seed: int) -> Weight:
     """The constant under another name. Large ones keep their type and shape alone."""
     dims = tuple(tensor.dims)
     if weight_bytes(tensor) <= OWN_BYTES:
-        return Weight(name, tensor.data_type, dims, value=_read(tensor, folder))
+        return Weight(name, tensor.data_type, dims, value=_read(tensor, sources))
     return Weight(name, tensor.data_type, dims, fill=_drawn(tensor), seed=seed)
 
 
-def _read(tensor: TensorProto, folder: Path) -> np.ndarray:
+def _read(tensor: TensorProto, sources: WeightSources) -> np.ndarray:
     if tensor.data_location != TensorProto.EXTERNAL:
         return np.asarray(numpy_helper.to_array(tensor))
-    location, offset, length = external_entry(tensor)  # reading the graph has checked that it lies in the folder
-    with (folder / location).open("rb") as file:
+    location, offset, length = external_entry(tensor)
+    with sources.file(location, tensor.name).open("rb") as file:
         file.seek(offset)
         data = file.read(length)
     inline = onnx.TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=data)

@@ -13,6 +13,7 @@ from qbpass.admission_table import show_admission
 from qbpass.commands.options import Provider, Threads, checked_prefill, chosen, session_spec
 from qbpass.models.session import SessionSpec
 from qbpass.screen import Steps, note, say
+from qbpass.weight_lines import weight_lines
 
 if TYPE_CHECKING:
     from qbpass.models.decoder import Decoder
@@ -24,7 +25,7 @@ Emit = Literal["guarded", "specialized"]
 
 
 def rewrite(
-    model: Annotated[Path, typer.Argument(help="An .onnx file or an exporter's folder.")],
+    model: Annotated[Path, typer.Argument(help="An .onnx file, an exporter's folder or a bundle.")],
     out: Annotated[Path, typer.Argument(help="The bundle's folder.")],
     layout: Annotated[
         str, typer.Option("--layout", metavar="auto|qb|pq", help="auto: qb, or pq where every qb form is false here.")
@@ -52,6 +53,15 @@ def rewrite(
     emit: Annotated[
         str, typer.Option("--emit", metavar="guarded|specialized", help="One graph with a phase input, or two without.")
     ] = "guarded",
+    copy_weights: Annotated[
+        bool,
+        typer.Option(
+            "--copy-weights",
+            help="Copy the weights into the bundle, so that it needs the model's folder no more. Without it the bundle "
+            "names the model's own weight files by folder and digest, and holds only those weights that ONNX Runtime's "
+            "optimizer changed.",
+        ),
+    ] = False,
     provider: Provider = "cpu",
     threads: Threads = None,
 ) -> None:
@@ -59,7 +69,7 @@ def rewrite(
 
     Exit code: 0 written, 1 refused (a site is not admitted, or every form was proven wrong here), 2 unusable input.
     """
-    from qbpass.models.loading import load_decoder
+    from qbpass.models_at import own_decoder
     from qbpass.rewrites.planner import RewriteRefused
 
     layouts = ("qb", "pq") if chosen("--layout", layout, ("auto", "qb", "pq")) == "auto" else (layout,)
@@ -69,9 +79,11 @@ def rewrite(
         "prefill": checked_prefill(prefill),
         "max_queries": max_queries,
         "emit": emission,
+        "copy_weights": copy_weights,
     }
     spec = session_spec(provider, threads)
-    decoder = load_decoder(model)
+    decoder = own_decoder(model)
+    _ = decoder.contract  # raises where the interface has a problem
     try:
         bundle, plan = _write(decoder, out, cast("Sequence[Layout]", layouts), spec, asked)
     except RewriteRefused as refused:
@@ -83,8 +95,10 @@ def rewrite(
     for evidence in _distinct([*(site.evidence for site in plan.sites), *(chain.evidence for chain in plan.chains)]):
         _show_trials(evidence["trials"], plan.layout)
     say(f"  {_head(plan.head_evidence)}")
-    size = sum(file.stat().st_size for file in bundle.folder.iterdir())
+    size = sum(file.stat().st_size for file in bundle.folder.rglob("*") if file.is_file())
     say(f"{bundle.folder}: a bundle of {size / 2**20:,.1f} MiB, for {spec.threads} thread(s) on {spec.provider}")
+    for line in weight_lines(bundle):
+        say(f"  {line}")
 
 
 def _write(

@@ -24,7 +24,7 @@ def active_graph(bundle: Bundle) -> RunnableGraph:
     """The graph that runs where the layout is active, with calls for it. Raises BundleError as `Bundle.graph` does."""
     straight = bundle.manifest.emission == "specialized"
     model = onnx.load_model_from_string(bundle.graph("decoder.active.onnx" if straight else "decoder.onnx"))
-    return RunnableGraph(NAME, without_guards(model), bundle.folder, lambda call: _feeds(bundle, model, call))
+    return RunnableGraph(NAME, without_guards(model), bundle.weights, lambda call: _feeds(bundle, model, call))
 
 
 def without_guards(model: onnx.ModelProto) -> onnx.ModelProto:

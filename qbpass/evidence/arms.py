@@ -65,7 +65,7 @@ def _block_target(bundle: Bundle, layout: Layout, spec: SessionSpec) -> BlockTar
     plan = plan_for(bundle, layout, spec)
     graph = rewrite_graph(bundle.reference, plan).SerializeToString()
     return BlockTarget(
-        open_session(graph, spec, weights_folder=bundle.folder),
+        open_session(graph, spec, weights=bundle.weights),
         bundle.manifest.interface,
         spec,
         extents=plan.extents,

@@ -74,7 +74,7 @@ class ChainFalsifier:
     def _serial_rows(self) -> tuple[list[bytes], np.ndarray, np.ndarray]:
         """Every position's output, and the cache behind the last one: (1, Hkv, reach, d), (1, Hkv, reach, dv)."""
         site, dtype = self.site, numpy_dtype(self.site.elem_type)
-        session = open_session(self.alone.model.SerializeToString(), self.spec, weights_folder=self.alone.folder)
+        session = open_session(self.alone.model.SerializeToString(), self.spec, weights=self.alone.weights)
         key = np.empty((1, site.kv_heads, 0, site.head_dim), dtype)
         value = np.empty((1, site.kv_heads, 0, site.value_dim), dtype)
         wanted = {entry.name for entry in session.get_inputs()}
@@ -99,7 +99,7 @@ class ChainFalsifier:
         """Every block of 1 .. max_queries rows behind every past, over buffers with and without spare rows."""
         plan = RewritePlan("pq", 2, self.max_queries, (), chains=(ChainPlan(self.site),))
         model = rewrite_graph(self.alone, plan, "active")
-        session = open_session(model.SerializeToString(), self.spec, weights_folder=self.alone.folder)
+        session = open_session(model.SerializeToString(), self.spec, weights=self.alone.weights)
         result = ChainTrial(self.site.operator)
         for past in self.pasts:
             for queries in range(1, self.max_queries + 1):
@@ -151,12 +151,7 @@ def falsify_chain(frozen: Decoder, site: FusedSite, max_queries: int, spec: Sess
 def _weights_not_here(frozen: Decoder, site: FusedSite) -> list[str]:
     """A graph may be planned for without its weights."""
     read = set(fused_node(frozen.model, site).input)
-    found = []
-    for tensor in frozen.model.graph.initializer:
-        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), None)
-        if tensor.name in read and location is not None and not (frozen.folder / location).is_file():
-            found.append(tensor.name)
-    return found
+    return [t.name for t in frozen.model.graph.initializer if t.name in read and not frozen.weights.has(t)]
 
 
 def _positions(alone: Decoder, site: FusedSite) -> int:

@@ -26,6 +26,7 @@ from qbpass.admission.probes.sizes import Size, fit_size
 from qbpass.admission.probes.weights import OWN_BYTES
 from qbpass.models.freeze import freeze
 from qbpass.models.loading import load_decoder
+from qbpass.models.weight_sources import WeightSources
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 WHOLE = st.integers(-40, 40)
@@ -69,7 +70,7 @@ def probed(writer: GraphWriter, folder: Path) -> tuple[dict[str, list[Case]], di
             "mask": np.ones((1, call.extent), np.int64),
         }
 
-    graph = RunnableGraph("test", writer.model(), folder, feeds)
+    graph = RunnableGraph("test", writer.model(), WeightSources(folder), feeds)
     cases, left = collect(graph, observe(graph, SPEC))
     by_operator: dict[str, list[Case]] = {}
     for case in cases:
@@ -162,7 +163,9 @@ def test_the_models_own_small_weights_are_used_and_large_ones_are_drawn(tmp_path
         [numpy_helper.from_array(v, n) for n, v in (("s", small), ("w", large), ("axes", np.array([2])))],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    runnable = RunnableGraph("test", model, tmp_path, lambda c: {"x": np.ones((1, c.queries, 6), np.float32)})
+    runnable = RunnableGraph(
+        "test", model, WeightSources(tmp_path), lambda c: {"x": np.ones((1, c.queries, 6), np.float32)}
+    )
     cases = {case.operator: case for case in collect(runnable, observe(runnable, SPEC))[0]}
     (own,) = cases["Mul"].weights
     assert own.value is not None
@@ -187,7 +190,7 @@ def frozen(tiny_eager: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_decoders_attention_has_a_case_with_two_more_forms(frozen: Any) -> None:
-    graph = RunnableGraph("frozen", frozen.model, frozen.folder, lambda call: decoder_feeds(frozen, call))
+    graph = RunnableGraph("frozen", frozen.model, frozen.weights, lambda call: decoder_feeds(frozen, call))
     (core,), left = core_cases(Flow.of(frozen), graph, observe(graph, SPEC))
     assert core.count == 3
     assert left == []
@@ -212,7 +215,7 @@ def test_every_form_of_a_core_computes_the_same_attention(frozen: Any) -> None:
     """Near, not to the bit: whether the bits agree is what probes ask."""
     from qbpass.admission.probes.trial import Run, Runner
 
-    graph = RunnableGraph("frozen", frozen.model, frozen.folder, lambda call: decoder_feeds(frozen, call))
+    graph = RunnableGraph("frozen", frozen.model, frozen.weights, lambda call: decoder_feeds(frozen, call))
     (core,), _ = core_cases(Flow.of(frozen), graph, observe(graph, SPEC))
     runner, call = Runner(core, SPEC), core.draw(3, 9, np.random.default_rng(0))
     outputs = [next(iter(runner.outputs(Run((call,), form)).values())) for form in core.forms]
@@ -225,7 +228,7 @@ def test_every_form_of_a_core_computes_the_same_attention(frozen: Any) -> None:
 def test_every_node_of_a_decoder_is_a_case_or_left_out_or_only_moves(frozen: Any) -> None:
     from qbpass.admission.probes.kinds import EXACT, MOVERS
 
-    graph = RunnableGraph("frozen", frozen.model, frozen.folder, lambda call: decoder_feeds(frozen, call))
+    graph = RunnableGraph("frozen", frozen.model, frozen.weights, lambda call: decoder_feeds(frozen, call))
     cases, left = collect(graph, observe(graph, SPEC))
     computing = [node for node in frozen.model.graph.node if node.op_type not in MOVERS | EXACT]
     assert sum(case.count for case in cases) + sum(kind.count for kind in left) == len(computing)

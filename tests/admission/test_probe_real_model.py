@@ -27,7 +27,7 @@ SPEC = SessionSpec(threads=2)
 @pytest.mark.real_model
 def test_thirty_cores_are_one_kind_and_what_is_false_replays(smollm2_eager: Path, tmp_path: Path) -> None:
     frozen = freeze(load_decoder(smollm2_eager), tmp_path / "frozen", SPEC)
-    graph = RunnableGraph("frozen", frozen.model, frozen.folder, lambda call: decoder_feeds(frozen, call))
+    graph = RunnableGraph("frozen", frozen.model, frozen.weights, lambda call: decoder_feeds(frozen, call))
     seen = observe(graph, SPEC)
     (core,), left = core_cases(Flow.of(frozen), graph, seen)
     assert (core.count, left) == (30, [])

@@ -105,10 +105,25 @@ def test_a_bundle_whose_recipe_is_not_this_processs(
 
 
 def test_weights_that_are_not_the_bundles(bundle: Path, mistake: Mistake) -> None:
-    data = bytearray((bundle / "reference.data").read_bytes())
+    manifest = json.loads((bundle / "qbpass.json").read_text())
+    ((location, file),) = manifest["weights"].items()
+    data = bytearray((Path(file["folder"]) / location).read_bytes())
     data[100] ^= 1
-    (bundle / "reference.data").write_bytes(data)
-    assert "weights" in mistake("generate", bundle, "--threads", 2, "-p", "x")
+    (bundle / location).write_bytes(data)
+    file["folder"] = str(bundle)
+    (bundle / "qbpass.json").write_text(json.dumps(manifest))
+    line = mistake("generate", bundle, "--threads", 2, "-p", "x")
+    assert f"weights {location}: bundle" in line
+
+
+def test_a_bundle_whose_models_weights_are_gone(bundle: Path, tmp_path: Path, mistake: Mistake) -> None:
+    manifest = json.loads((bundle / "qbpass.json").read_text())
+    for file in manifest["weights"].values():
+        file["folder"] = str(tmp_path / "gone")
+    (bundle / "qbpass.json").write_text(json.dumps(manifest))
+    line = mistake("generate", bundle, "--threads", 2, "-p", "x")
+    assert str(tmp_path / "gone") in line
+    assert "--copy-weights" in line
 
 
 def test_a_manifest_cut_in_half(bundle: Path, mistake: Mistake) -> None:

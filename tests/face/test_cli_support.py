@@ -21,7 +21,6 @@ import pytest
 from support_models import attention, group_query, kernel_table, saved, tensor_scatter
 
 from qbpass.admission.backends.docs import EXAMPLE_ENTRY_POINT, EXAMPLE_FILE
-from qbpass.models.loading import load_graph
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.bundle_writer import write_bundle
@@ -150,9 +149,7 @@ def test_a_bundles_own_graph_is_asked_about(qbpass_run: Run, tiny_bundle: Bundle
     assert {answer["site"] for answer in found["answers"] if answer["verdict"] == "false"} == {
         f"attention.{layer}" for layer in range(found["attentions"]["found"])
     }
-    straight = write_bundle(
-        load_graph(tiny_bundle.reference.path), tmp_path / "b", "qb", SessionSpec(threads=2), emit="specialized"
-    )[0]
+    straight = write_bundle(tiny_bundle.reference, tmp_path / "b", "qb", SessionSpec(threads=2), emit="specialized")[0]
     both = told(qbpass_run, straight.folder, "--backend", "cuda-graphs", code=0)
     assert both["files"] == ["decoder.active.onnx", "decoder.native.onnx"]
 

@@ -52,7 +52,10 @@ def test_the_frozen_export_gives_the_default_sessions_bytes(decoder: Decoder, tm
     frozen = freeze(decoder, tmp_path / "frozen", SPEC)
     assert frozen.contract == decoder.contract
     answers = []
-    for session in (open_session(frozen.path, SPEC), open_session(decoder.path, SPEC, optimize=True)):
+    for session in (
+        open_session(frozen.path, SPEC, weights=frozen.weights),
+        open_session(decoder.path, SPEC, optimize=True),
+    ):
         first = run(session, decoder, [5, 6, 7, 8, 9])
         answers.append([array.tobytes() for array in (*first, *run(session, decoder, [10], first[1:]))])
     assert answers[0] == answers[1]

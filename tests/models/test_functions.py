@@ -63,8 +63,11 @@ def test_attention_inside_functions_is_read_and_the_file_runs_as_it_is(tmp_path:
     frozen = freeze(decoder, tmp_path / "frozen", SPEC)
     call_of_three = feeds(2, [3, 1, 4])
     results = [
-        [array.tobytes() for array in open_session(graph, SPEC, optimize=optimize).run(None, call_of_three)]
-        for graph, optimize in ((path, True), (frozen.path, False))
+        [
+            array.tobytes()
+            for array in open_session(graph, SPEC, weights=weights, optimize=optimize).run(None, call_of_three)
+        ]
+        for graph, weights, optimize in ((path, None, True), (frozen.path, frozen.weights, False))
     ]
     assert results[0] == results[1]
 

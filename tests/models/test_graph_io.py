@@ -12,8 +12,10 @@ from onnx import TensorProto, helper
 from tiny_graphs import save, tiny_decoder, value
 
 from qbpass.models.errors import ModelFileError, QbpassError
+from qbpass.models.external_data import external_entry, external_tensors
 from qbpass.models.find_contract import find_contract
-from qbpass.models.graph_io import external_entry, external_tensors, read_graph, weight_files
+from qbpass.models.graph_io import read_graph
+from qbpass.models.weight_sources import WeightSources, weight_files
 
 
 def refuses(path: Path, says: str) -> None:
@@ -40,12 +42,14 @@ def test_a_graph_is_read_without_its_weights(external: Path) -> None:
     names = [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
     assert "embedding" in names
     assert not any(t.raw_data for t in model.graph.initializer if t.name in names)
-    assert weight_files(model, external.parent) == {"model.onnx.data": external.parent / "model.onnx.data"}
+    assert weight_files(model, WeightSources(external.parent)) == {
+        "model.onnx.data": external.parent / "model.onnx.data"
+    }
 
 
 def test_a_graph_with_inline_weights_has_no_weight_files(tmp_path: Path) -> None:
     path = save(tiny_decoder(1), tmp_path)
-    assert weight_files(read_graph(path), tmp_path) == {}
+    assert weight_files(read_graph(path), WeightSources(tmp_path)) == {}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +200,7 @@ def test_a_link_out_of_the_models_folder_is_refused(external: Path) -> None:
 def test_a_link_inside_the_models_folder_is_followed(external: Path) -> None:
     (external.parent / "alias.bin").symlink_to("model.onnx.data")
     point_at(external, "alias.bin")
-    assert "alias.bin" in weight_files(read_graph(external), external.parent)
+    assert "alias.bin" in weight_files(read_graph(external), WeightSources(external.parent))
 
 
 def test_missing_external_data_is_refused(external: Path) -> None:

@@ -52,7 +52,10 @@ def test_a_graph_is_not_frozen_for_a_provider_that_is_not_there(decoder: Decoder
 @needs_openvino
 def test_the_frozen_graph_gives_the_bits_of_the_default_session(decoder: Decoder, tmp_path: Path) -> None:
     frozen = freeze(decoder, tmp_path / "frozen", OPENVINO)
-    ours, default = open_session(frozen.path, OPENVINO), open_session(decoder.path, OPENVINO, optimize=True)
+    ours, default = (
+        open_session(frozen.path, OPENVINO, weights=frozen.weights),
+        open_session(decoder.path, OPENVINO, optimize=True),
+    )
     for queries, past in ((1, 5), (4, 5), (1, 33)):
         assert logits(ours, queries, past) == logits(default, queries, past)
 

@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoder_blocks import SPEC, plan_of
+from decoder_blocks import SPEC, block_target, plan_of
 
 from qbpass.admission.admit import admit
 from qbpass.models.decoder import Decoder
-from qbpass.models.errors import BundleError, QbpassError
+from qbpass.models.digests import file_digest
+from qbpass.models.errors import BundleError, ModelFileError, QbpassError
+from qbpass.models.external_data import external_entry, external_tensors, set_external_entry
+from qbpass.models.loading import load_decoder
 from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites import bundle as bundle_module
 from qbpass.rewrites import bundle_writer as writer_module
 from qbpass.rewrites.bundle import Bundle, check_recipe, open_bundle, plan_for
 from qbpass.rewrites.bundle_writer import write_bundle
-from qbpass.rewrites.manifest import MANIFEST_FILE
+from qbpass.rewrites.manifest import MANIFEST_FILE, WeightFile
 from qbpass.rewrites.plan import Layout, RewritePlan
+from qbpass.runtime.block_target import BlockTarget
 
 
 @pytest.fixture
@@ -63,17 +67,110 @@ def test_a_written_bundle_opens_as_what_was_written(tiny_bundle: Bundle) -> None
     assert check_recipe(again, SPEC) == again.manifest.recipe
 
 
+@pytest.fixture
+def portable(quick: Decoder, tmp_path: Path) -> Path:
+    """A bundle that holds its weights, to damage."""
+    return write_bundle(quick, tmp_path / "portable", "qb", SPEC, copy_weights=True)[0].folder
+
+
+@pytest.fixture
+def apart(tiny_bundle: Bundle, quick: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A bundle whose weights lie in a folder of the user's, and that folder, to damage."""
+    model = tmp_path / "model"
+    shutil.copytree(next(iter(tiny_bundle.reference.elsewhere.values())), model)
+    return write_bundle(load_decoder(model), tmp_path / "apart", "qb", SPEC)[0].folder, model
+
+
 def test_a_bundle_moves_with_its_folder(copy: Path) -> None:
     moved = copy.rename(copy.with_name("moved"))
     bundle = open_bundle(moved)
     assert check_recipe(bundle, SPEC) == bundle.manifest.recipe
-    assert open_session(bundle.graph(), SPEC, weights_folder=moved)
+    assert open_session(bundle.graph(), SPEC, weights=bundle.weights)
 
 
-def test_a_bundle_holds_the_weights_once(tiny_bundle: Bundle) -> None:
-    sizes = {path.name: path.stat().st_size for path in tiny_bundle.folder.iterdir()}
-    assert set(sizes) >= {"decoder.onnx", "reference.onnx", "reference.data", MANIFEST_FILE}
-    assert sizes["decoder.onnx"] < sizes["reference.data"] / 2
+def test_a_bundle_holds_no_weight_that_the_model_has(tiny_bundle: Bundle, tiny_eager: Path) -> None:
+    """The optimizer changes no weight of this export."""
+    held = {path.name for path in tiny_bundle.folder.iterdir()} - {*tiny_bundle.manifest.tokenizer_files}
+    assert held == {"decoder.onnx", "reference.onnx", MANIFEST_FILE}
+    data = tiny_eager / "model.onnx.data"
+    assert tiny_bundle.manifest.weights == {
+        data.name: WeightFile(folder=str(tiny_eager.resolve()), bytes=data.stat().st_size)
+    }
+    assert tiny_bundle.manifest.recipe.weights == {data.name: file_digest(data)}
+
+
+def test_a_bundle_with_its_own_weights_outlives_the_model(apart: tuple[Path, Path], tmp_path: Path) -> None:
+    bundle, model = apart
+    own = write_bundle(open_bundle(bundle).reference, tmp_path / "own", "qb", SPEC, copy_weights=True)[0].folder
+    calls = [block_target(open_bundle(folder), plan_of(open_bundle(folder))) for folder in (bundle, own)]
+    rows = [target.prefill([5, 6, 7]).tobytes() for target in calls if target.start(8) is None]
+    assert rows[0] == rows[1]
+    shutil.rmtree(model)
+    opened = open_bundle(own.rename(tmp_path / "moved"))
+    assert check_recipe(opened, SPEC) == opened.manifest.recipe
+    again = BlockTarget.from_bundle(opened, SPEC)
+    again.start(8)
+    assert again.prefill([5, 6, 7]).tobytes() == rows[0]
+    with pytest.raises(ModelFileError, match=r"model\.onnx\.data does not exist; .*--copy-weights") as raised:
+        open_bundle(bundle)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_models_weights_that_are_of_another_size_are_refused_unread(apart: tuple[Path, Path]) -> None:
+    bundle, model = apart
+    with (model / "model.onnx.data").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(BundleError, match=r"model\.onnx\.data is not the file this bundle was made from") as raised:
+        open_bundle(bundle)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_models_weights_that_are_too_short_are_refused(apart: tuple[Path, Path]) -> None:
+    bundle, model = apart
+    data = model / "model.onnx.data"
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.raises(QbpassError, match=r"is truncated|is not the file this bundle was made from") as raised:
+        open_bundle(bundle)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_models_weights_that_changed_are_another_recipe(apart: tuple[Path, Path]) -> None:
+    bundle, model = apart
+    data = bytearray((model / "model.onnx.data").read_bytes())
+    data[1000] ^= 1
+    (model / "model.onnx.data").write_bytes(bytes(data))
+    with pytest.raises(BundleError, match=r"weights model\.onnx\.data: bundle .*, this process"):
+        check_recipe(open_bundle(bundle), SPEC)
+
+
+@pytest.mark.parametrize("folder", ["model", "../model", "a\0b"])
+def test_a_manifest_that_names_no_absolute_folder_is_refused(copy: Path, folder: str) -> None:
+    edit(copy, lambda m: m["weights"]["model.onnx.data"].update(folder=folder))
+    with pytest.raises(BundleError, match="names no absolute folder for the weights"):
+        open_bundle(copy)
+
+
+def test_a_manifest_without_weight_files_has_them_all_in_its_folder(portable: Path) -> None:
+    """As bundles had them before there was a choice."""
+    edit(portable, lambda m: m.pop("weights"))
+    bundle = open_bundle(portable)
+    assert check_recipe(bundle, SPEC) == bundle.manifest.recipe
+
+
+def test_writing_over_a_bundle_keeps_the_weights_that_lie_in_it(portable: Path, quick: Decoder) -> None:
+    before = contents(portable)["model.onnx.data"]
+    again = write_bundle(open_bundle(portable).reference, portable, "qb", SPEC)[0]
+    assert contents(again.folder)["model.onnx.data"] == before
+    assert again.manifest.weights["model.onnx.data"].folder is None
+
+
+def test_a_weight_file_called_as_a_file_of_the_bundle_is_not_copied_over_it(portable: Path, quick: Decoder) -> None:
+    reference = open_bundle(portable).reference
+    for tensor in external_tensors(reference.model):
+        set_external_entry(tensor, "decoder.onnx", *external_entry(tensor)[1:])
+    (portable / "model.onnx.data").rename(portable / "decoder.onnx")
+    with pytest.raises(BundleError, match=r"which has a file decoder\.onnx of its own"):
+        write_bundle(reference, portable.with_name("other"), "qb", SPEC, copy_weights=True)
 
 
 def test_a_frozen_decoder_is_bundled_without_touching_where_it_lies(
@@ -82,7 +179,8 @@ def test_a_frozen_decoder_is_bundled_without_touching_where_it_lies(
     before = contents(tiny_bundle.folder)
     bundle, plan, report = write_bundle(quick, tmp_path / "again", "qb", SPEC)
     assert contents(tiny_bundle.folder) == before
-    assert contents(bundle.folder)["reference.data"] == before["reference.data"]
+    assert contents(bundle.folder)["reference.onnx"] == before["reference.onnx"]
+    assert bundle.manifest.weights == tiny_bundle.manifest.weights
     assert plan.layout == "qb"
     assert report.admitted
     assert [path.name for path in tmp_path.iterdir()] == ["again"]
@@ -144,13 +242,13 @@ def test_other_threads_are_another_recipe(copy: Path) -> None:
     assert check_recipe(open_bundle(copy), SessionSpec(threads=3)).threads == 3
 
 
-def test_changed_weights_are_another_recipe(copy: Path) -> None:
-    weights = copy / "reference.data"
+def test_changed_weights_are_another_recipe(portable: Path) -> None:
+    weights = portable / "model.onnx.data"
     data = bytearray(weights.read_bytes())
     data[1000] ^= 1
     weights.write_bytes(bytes(data))
-    with pytest.raises(BundleError, match=r"weights reference\.data: bundle .*, this process"):
-        check_recipe(open_bundle(copy), SPEC)
+    with pytest.raises(BundleError, match=r"weights model\.onnx\.data: bundle .*, this process"):
+        check_recipe(open_bundle(portable), SPEC)
 
 
 def test_many_differences_are_still_one_line(copy: Path) -> None:

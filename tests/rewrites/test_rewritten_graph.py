@@ -10,6 +10,7 @@ import pytest
 from decoder_blocks import plan_of, sites_of
 
 from qbpass.models.errors import ContractError
+from qbpass.models.weight_sources import weight_files
 from qbpass.rewrites.apply import Emission, rewrite_graph
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.guard import PHASE_INPUT
@@ -72,7 +73,7 @@ def test_weights_are_named_as_the_frozen_graph_names_them_and_not_held(bundle: B
         if entry.name in references:
             assert not entry.raw_data
             assert not entry.float_data
-    weights = (bundle.folder / "reference.data").stat().st_size
+    weights = sum(path.stat().st_size for path in weight_files(frozen, bundle.weights).values())
     assert model.ByteSize() < weights / 2
     assert external(model).keys() == external(frozen).keys()
 
@@ -259,7 +260,8 @@ def test_the_checker_accepts_the_guarded_graph(bundle: Bundle, tmp_path: Path) -
     model = rewrite_graph(bundle.reference, plan_of(bundle))
     path = tmp_path / "decoder.onnx"
     path.write_bytes(model.SerializeToString())
-    (tmp_path / "reference.data").write_bytes((bundle.folder / "reference.data").read_bytes())
+    for location, weights in weight_files(model, bundle.weights).items():
+        (tmp_path / location).write_bytes(weights.read_bytes())
     onnx.checker.check_model(str(path))
     assert path.stat().st_size == model.ByteSize()
 

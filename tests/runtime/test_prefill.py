@@ -70,7 +70,7 @@ def test_the_reference_by_another_partition_has_other_bytes(bundle: Bundle) -> N
 def test_the_reference_reads_its_prompt_as_the_frozen_graph_does_in_such_calls(bundle: Bundle, prefill: str) -> None:
     prompt = random_tokens(bundle, ROWS, 3)
     by_hand = SerialTarget(
-        open_session(bundle.reference.path, SPEC),
+        open_session(bundle.reference.path, SPEC, weights=bundle.weights),
         bundle.reference.contract,
         SPEC,
         context_length=None,
