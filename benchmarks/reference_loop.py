@@ -32,7 +32,8 @@ def measure(options: argparse.Namespace, steps: Steps) -> dict[str, Any]:
     check_recipe(bundle, spec)
     steps.text("loading R and the user's session")
     target = SerialTarget.from_frozen(bundle.reference, spec)
-    session = plain_session(bundle.reference.path, options.threads, frozen=True)
+    graph, folder = bundle.weights.in_one_folder(bundle.reference.path.read_bytes())
+    session = plain_session(graph, options.threads, frozen=True, folder=folder)
     prompt = np.random.default_rng(0).integers(0, target.vocab_size, options.prompt).tolist()
     contract, tokens = bundle.reference.contract, options.tokens
     loops: dict[str, Loop] = {

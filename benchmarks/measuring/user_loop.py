@@ -13,14 +13,22 @@ from qbpass.models.contract import DecoderContract
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
-def plain_session(path: Path, threads: int, *, frozen: bool) -> ort.InferenceSession:
-    """A CPU session with default options but for its threads. frozen: the graph went through the optimizer already."""
+def plain_session(
+    graph: Path | bytes, threads: int, *, frozen: bool, folder: Path | None = None
+) -> ort.InferenceSession:
+    """A CPU session with default options but for its threads. frozen: the graph went through the optimizer already.
+
+    folder: where the external weights of serialized graph lie.
+    """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     if frozen:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    if folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+    graph = graph if isinstance(graph, bytes) else str(graph)
+    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
 def numpy_loop(
