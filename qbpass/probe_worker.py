@@ -131,7 +131,7 @@ class _Worker:
         cases, left = collect(graph, seen)
         cores, without_case = core_cases(Flow.of(frozen), graph, seen)
         yield graph.name, [*cases, *cores], [*left, *without_case]
-        if bundle is not None:
+        if bundle is not None and bundle.manifest.layout != "gs":  # whose rows are calls of the frozen graph's nodes
             active = active_graph(bundle)
             yield active.name, *collect(active, observe(active, self.options.spec))
 

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from qbpass.admission.admit import admit
 from qbpass.admission.dataflow import Flow
@@ -23,9 +24,10 @@ from qbpass.rewrites.bundle import Bundle, open_bundle
 from qbpass.rewrites.bundle_weights import describe_weights, lie_in, take_frozen
 from qbpass.rewrites.chains.audit import audit_chains
 from qbpass.rewrites.chains.plan import ChainPlan
+from qbpass.rewrites.gs_graph import gs_graph, plan_gs
 from qbpass.rewrites.manifest import MANIFEST_FILE, Emit, Interface, Manifest, PlannedChain, PlannedSite
 from qbpass.rewrites.phases import default_mask
-from qbpass.rewrites.plan import Layout, RewritePlan, SitePlan
+from qbpass.rewrites.plan import AnyLayout, RewritePlan, SitePlan
 from qbpass.rewrites.plan_audit import audit_written
 from qbpass.rewrites.planner import check_addresses, make_plan, refuse_problems
 
@@ -38,7 +40,7 @@ GRAPHS: dict[Emit, dict[str, Emission]] = {
 def write_bundle(
     decoder: Decoder,
     folder: Path,
-    layout: Layout,
+    layout: AnyLayout,
     spec: SessionSpec,
     *,
     phase_mask: int | None = None,
@@ -70,24 +72,20 @@ def write_bundle(
             frozen = take_frozen(frozen, staging, reserved, copy_weights=copy_weights)
         progress("looking for attention sites")
         report = admit(frozen)
-        plan = make_plan(
-            frozen,
-            report,
-            layout,
-            spec,
-            phase_mask=mask,
-            prefill=prefill,
-            max_queries=max_queries,
-            progress=progress,
-        )
+        options: dict[str, Any] = {"phase_mask": mask, "prefill": prefill, "max_queries": max_queries}
+        if layout == "gs":
+            plan = plan_gs(frozen, **options)
+        else:
+            plan = make_plan(frozen, report, layout, spec, **options, progress=progress)
         models = {}
         for name, emission in GRAPHS[emit].items():
             progress(f"rewriting: {name}")
-            models[emission] = rewrite_graph(frozen, plan, emission)
+            models[emission] = (gs_graph if layout == "gs" else rewrite_graph)(frozen, plan, emission)
             (staging / name).write_bytes(models[emission].SerializeToString(deterministic=True))
-        progress("following the addresses of what is written")
-        check_addresses(audit_written(plan, models, ExportedGraph(Flow.of(frozen))))
-        refuse_problems([problem for site in audit_chains(frozen, plan, models).values() for problem in site])
+        if layout != "gs":
+            progress("following the addresses of what is written")
+            check_addresses(audit_written(plan, models, ExportedGraph(Flow.of(frozen))))
+            refuse_problems([problem for site in audit_chains(frozen, plan, models).values() for problem in site])
         progress("writing the manifest: digests of every file")
         manifest = _manifest(frozen, plan, spec, staging, emit, prefill)
         for name in manifest.tokenizer_files:

@@ -98,7 +98,7 @@ class WeightFile(_Frozen):
 class Manifest(_Frozen):
     schema_version: Literal[1] = 1
     qbpass_version: str
-    layout: Literal["qb", "pq"]
+    layout: Literal["qb", "pq", "gs"]
     phase_mask: int = Field(ge=0, le=15)
     max_queries: int = Field(ge=1, le=64)
     emission: Emit

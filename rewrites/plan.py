@@ -14,6 +14,9 @@ from qbpass.rewrites.phases import Phase
 Layout = Literal["qb", "pq"]
 LAYOUTS: tuple[Layout, ...] = ("qb", "pq")
 
+#: gs: no attention is rewritten, the decoder's rows are run one at a time (gs_graph.py).
+AnyLayout = Literal["qb", "pq", "gs"]
+
 #: How a product's rows are formed. rows: queries (and the group) stay GEMM rows over shared K/V; batch: each query is
 #: a batch entry of one row; batch_transposed: the same over an explicitly transposed K.
 ProductForm = Literal["rows", "batch", "batch_transposed"]
@@ -46,7 +49,7 @@ class RewritePlan:
     head: logits of all rows of a call, as exported, or only from the row the caller asks for (head.py).
     """
 
-    layout: Layout
+    layout: AnyLayout
     phase_mask: int
     max_queries: int
     sites: tuple[SitePlan, ...]
@@ -76,6 +79,10 @@ class RewritePlan:
         """A dump for people and tests: one line a site."""
         phases = ", ".join(p.name or "" for p in Phase if p & self.phase_mask) or "none"
         rule = self.extents
+        if self.layout == "gs":
+            return (
+                f"layout gs, active in: {phases}; up to {self.max_queries} rows, each through the whole decoder alone"
+            )
         lines = [
             f"layout {self.layout}, active in: {phases}; up to {self.max_queries} queries; "
             f"{self.segments} AV segment(s), exact extents n % {rule.modulus} in {list(rule.residues)}; "

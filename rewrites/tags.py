@@ -21,7 +21,8 @@ def tag_nodes(
     """Stamp every emitted node (names start with qbpass/) with qbpass.layout, qbpass.phases and, where it belongs to
     one, qbpass.site. A node without tags is as exported, and runs whenever its graph does.
     """
-    names = sorted((entry.site.name for entry in plan.sites), key=len, reverse=True)
+    planned = [entry.site.name for entry in plan.sites] + [entry.site.name for entry in plan.chains]
+    names = sorted(planned, key=len, reverse=True)
     active = [phase for phase in Phase if layout_active(phase, plan.phase_mask)]
     native = [phase for phase in Phase if phase not in active]
     phases = {"active": active, "native": native, EVERY_LAYOUT: list(Phase)}

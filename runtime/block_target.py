@@ -12,14 +12,14 @@ from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.extents import ExtentRule, segment_extents
 from qbpass.rewrites.guard import PHASE_INPUT
 from qbpass.rewrites.head import LOGITS_FROM
-from qbpass.rewrites.manifest import Interface, Manifest
+from qbpass.rewrites.manifest import Interface
 from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.plan import HeadForm
 from qbpass.runtime.caches import Caches
 from qbpass.runtime.call_error import session_run
 from qbpass.runtime.logits_type import logits_dtype
 from qbpass.runtime.phase_guard import PhaseGuard, Role, Stage
-from qbpass.runtime.prefill import calls, prompt_rows
+from qbpass.runtime.prefill import calls, target_prompt_rows
 
 
 class BlockTarget:
@@ -182,12 +182,6 @@ class BlockTarget:
         binding.bind_output(names.logits, "cpu", 0, logits.dtype, shape, logits.ctypes.data)
         session_run(session, binding)
         self._length = full
-
-
-def target_prompt_rows(manifest: Manifest) -> int | None:
-    """Rows of the prompt that a bundle's target evaluates in one call."""
-    active = layout_active(Phase.TARGET_PREFILL, manifest.phase_mask)
-    return prompt_rows(manifest.recipe.prefill, active=active, max_queries=manifest.max_queries)
 
 
 def _open(bundle: Bundle, graph: str, spec: SessionSpec) -> Any:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qbpass.rewrites.manifest import Manifest
+from qbpass.rewrites.phases import Phase, layout_active
+
 
 def recipe_rows(prefill: str) -> int | None:
     """Rows of the prompt that the reference evaluates in one call, by its recipe. None: the whole prompt."""
@@ -23,6 +26,12 @@ def prompt_rows(prefill: str, *, active: bool, max_queries: int) -> int | None:
     call, and for no other. Where it is not active, the calls are the reference's own.
     """
     return max_queries if active and prefill == "one" else recipe_rows(prefill)
+
+
+def target_prompt_rows(manifest: Manifest) -> int | None:
+    """Rows of the prompt that a bundle's target evaluates in one call."""
+    active = layout_active(Phase.TARGET_PREFILL, manifest.phase_mask)
+    return prompt_rows(manifest.recipe.prefill, active=active, max_queries=manifest.max_queries)
 
 
 def calls(tokens: Sequence[int], rows: int | None) -> list[Sequence[int]]:

@@ -44,7 +44,7 @@ class SerialTarget:
         self.vocab_size = contract.vocab_size
         self.context_length = context_length
         self.max_queries = max_queries
-        self._prefill_rows = prefill_rows
+        self.prefill_rows = prefill_rows
         self._device = "cuda" if spec.provider == "cuda" else "cpu"
         self._logits_dtype = logits_dtype(session, contract.logits)
         self._pairs = [
@@ -79,6 +79,10 @@ class SerialTarget:
         return cls.from_frozen(bundle.reference, spec, share_cache=every, prefill=bundle.manifest.recipe.prefill)
 
     @property
+    def shares_cache(self) -> bool:
+        return self._shared is not None
+
+    @property
     def length(self) -> int:
         return self._length
 
@@ -92,7 +96,7 @@ class SerialTarget:
         self._past = [self._empty(shape, elem) for shape, elem in self._empty_shapes()]
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
-        for rows in calls(tokens, self._prefill_rows):
+        for rows in calls(tokens, self.prefill_rows):
             logits = self._call(rows)
         return logits[-1:].copy()
 
@@ -117,13 +121,14 @@ class SerialTarget:
         contract = self.contract
         if self._shared is not None and full > self._shared.capacity:
             raise ValueError(f"{full} rows asked of a cache of {self._shared.capacity}")
-        binding = self.session.io_binding() if self._shared is None else self._binding
+        session = self._graph()
+        binding = session.io_binding() if self._shared is None else self._binding
         feeds = {
             contract.input_ids: np.array([tokens], np.int64),
             contract.attention_mask: np.ones((1, full), np.int64),
             contract.position_ids: np.arange(past, full, dtype=np.int64)[None],
         }
-        for name, array in feeds.items():
+        for name, array in (*feeds.items(), *self._phase_feeds().items()):
             if name is not None:
                 binding.bind_cpu_input(name, array)
         logits = np.empty((len(tokens), self.vocab_size), self._logits_dtype)
@@ -131,11 +136,19 @@ class SerialTarget:
         for (source, present), value in zip(self._pairs, self._past, strict=self._shared is None):
             binding.bind_ortvalue_input(source, value)
             binding.bind_output(present, self._device)
-        session_run(self.session, binding)
+        session_run(session, binding)
         if self._shared is None:
             self._past = list(binding.get_outputs())[1:]
         self._length = full
         return logits
+
+    def _graph(self) -> Any:
+        """The session of the next call."""
+        return self.session
+
+    def _phase_feeds(self) -> dict[str, np.ndarray]:
+        """What a rewritten graph takes beside the decoder's own inputs."""
+        return {}
 
     def _empty_shapes(self) -> list[tuple[tuple[int, ...], int]]:
         return [

@@ -41,9 +41,9 @@ def generate(
 ) -> None:
     """Continue a prompt with speculative decoding: the same tokens as serial decoding, byte for byte."""
     from qbpass.rewrites.bundle import check_recipe, open_bundle
-    from qbpass.runtime.block_target import BlockTarget
     from qbpass.runtime.engine import Engine, Request
     from qbpass.runtime.ngram import NgramDrafter
+    from qbpass.runtime.open_target import open_target
 
     checked_draft(draft)
     if (prompt is None) == (token_ids is None):
@@ -53,7 +53,7 @@ def generate(
     codec = _codec(opened.reference.tokenizer_files, needed=prompt is not None)
     ids = _token_ids(token_ids) if token_ids is not None else _encode(codec, prompt or "", raw)
     recipe = check_recipe(opened, spec)
-    engine = Engine(BlockTarget.from_bundle(opened, spec), NgramDrafter() if draft == "ngram" else None)
+    engine = Engine(open_target(opened, spec), NgramDrafter() if draft == "ngram" else None)
     request = Request(tuple(ids), max_new_tokens, frozenset(opened.manifest.eos_token_ids), k)
     clock = _Clock(_writer(codec, quiet=str(json) == "-"))
     endpoint, trace = engine.generate(request, clock.on_tokens)

@@ -20,8 +20,13 @@ def qualify(
         Path, typer.Option("--prompts", metavar="FILE.jsonl", help='One {"id", "domain", "prompt"} a line.')
     ],
     arms: Annotated[
-        str, typer.Option("--arms", help="R serial reference, C_MQ plain speculation, C_QB, C_PQ repaired.")
-    ] = "R,C_MQ,C_QB,C_PQ",
+        str | None,
+        typer.Option(
+            "--arms",
+            help="R serial reference, C_MQ plain speculation, C_QB, C_PQ, C_GS repaired; M_MQ, M_QB, M_PQ, M_GS the "
+            "same without speculation. [default: R,C_MQ and what the bundle can be repaired by]",
+        ),
+    ] = None,
     draft: Draft = "ngram",
     k: Width = 3,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens of a prompt.")] = 128,
@@ -41,22 +46,23 @@ def qualify(
 
     Exit code: 0 every repaired arm equals the reference, 1 some does not, 2 unusable input.
     """
-    from qbpass.evidence.options import QualifyOptions
+    from qbpass.evidence.options import QualifyOptions, default_arms
     from qbpass.evidence.prompts import read_prompts
     from qbpass.evidence.qualify import qualify as qualify_bundle
     from qbpass.models.tokenizer import TextCodec
     from qbpass.rewrites.bundle import open_bundle
 
+    spec = session_spec(provider, threads)
+    opened = open_bundle(bundle)
+    named = default_arms(opened.manifest) if arms is None else arms.split(",")
     options = QualifyOptions(
-        arms=tuple(name.strip() for name in arms.split(",") if name.strip()),
+        arms=tuple(name.strip() for name in named if name.strip()),
         draft=checked_draft(draft),
         k=k,
         max_new_tokens=max_new_tokens,
         replay_rows=replay_rows,
         repeats=repeats,
     )
-    spec = session_spec(provider, threads)
-    opened = open_bundle(bundle)
     files = opened.reference.tokenizer_files
     read = read_prompts(prompts, TextCodec(files) if "tokenizer.json" in files else None, raw)
     with Steps() as steps:

@@ -18,7 +18,7 @@ from qbpass.weight_lines import weight_lines
 if TYPE_CHECKING:
     from qbpass.models.decoder import Decoder
     from qbpass.rewrites.bundle import Bundle
-    from qbpass.rewrites.plan import Layout, RewritePlan
+    from qbpass.rewrites.plan import AnyLayout, RewritePlan
     from qbpass.rewrites.planner import RewriteRefused
 
 Emit = Literal["guarded", "specialized"]
@@ -28,7 +28,12 @@ def rewrite(
     model: Annotated[Path, typer.Argument(help="An .onnx file, an exporter's folder or a bundle.")],
     out: Annotated[Path, typer.Argument(help="The bundle's folder.")],
     layout: Annotated[
-        str, typer.Option("--layout", metavar="auto|qb|pq", help="auto: qb, or pq where every qb form is false here.")
+        str,
+        typer.Option(
+            "--layout",
+            metavar="auto|qb|pq|gs",
+            help="auto: qb, or pq where every qb form is false here. gs: the rows of any decoder one at a time.",
+        ),
     ] = "auto",
     prefill: Annotated[
         str,
@@ -72,7 +77,7 @@ def rewrite(
     from qbpass.models_at import own_decoder
     from qbpass.rewrites.planner import RewriteRefused
 
-    layouts = ("qb", "pq") if chosen("--layout", layout, ("auto", "qb", "pq")) == "auto" else (layout,)
+    layouts = ("qb", "pq") if chosen("--layout", layout, ("auto", "qb", "pq", "gs")) == "auto" else (layout,)
     emission = cast(Emit, chosen("--emit", emit, ("guarded", "specialized")))
     asked: dict[str, Any] = {
         "phase_mask": phase_mask,
@@ -85,7 +90,7 @@ def rewrite(
     decoder = own_decoder(model)
     _ = decoder.contract  # raises where the interface has a problem
     try:
-        bundle, plan = _write(decoder, out, cast("Sequence[Layout]", layouts), spec, asked)
+        bundle, plan = _write(decoder, out, cast("Sequence[AnyLayout]", layouts), spec, asked)
     except RewriteRefused as refused:
         _show_refusal(refused)
         raise typer.Exit(1) from None
@@ -104,7 +109,7 @@ def rewrite(
 def _write(
     decoder: Decoder,
     out: Path,
-    layouts: Sequence[Layout],
+    layouts: Sequence[AnyLayout],
     spec: SessionSpec,
     asked: Mapping[str, Any],
 ) -> tuple[Bundle, RewritePlan]:

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qbpass.evidence.options import QualifyOptions
+from qbpass.evidence.options import REPAIRED, QualifyOptions
 from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.apply import rewrite_graph
 from qbpass.rewrites.bundle import Bundle, plan_for
 from qbpass.rewrites.plan import Layout
-from qbpass.runtime.block_target import BlockTarget, target_prompt_rows
+from qbpass.runtime.block_target import BlockTarget
 from qbpass.runtime.drafter import Drafter, NoDrafter
 from qbpass.runtime.engine import Engine
+from qbpass.runtime.micro_batches import MicroBatchTarget
 from qbpass.runtime.ngram import NgramDrafter
+from qbpass.runtime.open_target import BundleTarget, open_target
+from qbpass.runtime.prefill import target_prompt_rows
 from qbpass.runtime.serial_target import SerialTarget
 from qbpass.runtime.target import Target
 
 
 @dataclass(frozen=True)
 class Arm:
-    """repaired: promised to equal the reference; C_MQ is not, and decides nothing."""
+    """repaired: promised to equal the reference; the native arms are not, and decide nothing."""
 
     name: str
     target: Target
@@ -31,37 +34,59 @@ class Arm:
 def build_arms(
     bundle: Bundle, options: QualifyOptions, spec: SessionSpec, progress: Callable[[str], None] = lambda text: None
 ) -> list[Arm]:
-    """Every arm asked for, in the order asked. R is the frozen graph itself; the others run guarded graphs.
+    """Every arm asked for, in the order asked. Arms of one layout share a target: one request runs at a time.
 
-    A layout that the bundle does not hold is planned and rewritten in memory, from the bundle's own reference.
-    Raises RewriteRefused where such a layout is falsified here.
+    Raises RewriteRefused where a layout is falsified here.
     """
-    targets: dict[Layout, BlockTarget] = {}
-
-    def block(layout: Layout) -> BlockTarget:
-        if layout not in targets:
-            progress(f"loading {layout.upper()}")
-            targets[layout] = _block_target(bundle, layout, spec)
-        return targets[layout]
-
+    targets = _Targets(bundle, spec, progress)
     arms = []
     for name in options.arms:
-        target: Target
-        if name == "R":
-            progress("loading R")
-            target = SerialTarget.from_bundle(bundle, spec)
-        elif name == "C_MQ":
-            target = block(bundle.manifest.layout).native(spec)
-        else:
-            target = block("qb" if name == "C_QB" else "pq")
-        drafter: Drafter = NgramDrafter() if name != "R" and options.draft == "ngram" else NoDrafter()
-        arms.append(Arm(name, target, Engine(target, drafter), repaired=name in ("C_QB", "C_PQ")))
+        drafter: Drafter = NgramDrafter() if name.startswith("C_") and options.draft == "ngram" else NoDrafter()
+        target = targets.of(name.removeprefix("M_").removeprefix("C_"))
+        arms.append(Arm(name, target, Engine(target, drafter), repaired=name[2:] in REPAIRED))
     return arms
 
 
+class _Targets:
+    """A layout that the bundle does not hold is planned and rewritten in memory, from the bundle's own reference; but
+    GS runs the reference itself, row by row.
+    """
+
+    def __init__(self, bundle: Bundle, spec: SessionSpec, progress: Callable[[str], None]):
+        self._bundle, self._spec, self._progress = bundle, spec, progress
+        self._own: BundleTarget | None = None
+        self._made: dict[str, Target] = {}
+
+    def of(self, name: str) -> Target:
+        """name: R, or a layout's."""
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Target:
+        bundle, spec = self._bundle, self._spec
+        if name == "MQ":
+            return self._bundles_own().native(spec)
+        if name == bundle.manifest.layout.upper():
+            return self._bundles_own()
+        if name == "GS":
+            serial = self.of("R")
+            assert isinstance(serial, SerialTarget)
+            return MicroBatchTarget.over(serial, spec, bundle.manifest.max_queries)
+        self._progress(f"loading {name}")
+        if name == "R":
+            return SerialTarget.from_bundle(bundle, spec)
+        return _block_target(bundle, "qb" if name == "QB" else "pq", spec)
+
+    def _bundles_own(self) -> BundleTarget:
+        if self._own is None:
+            self._progress(f"loading {self._bundle.manifest.layout.upper()}")
+            self._own = open_target(self._bundle, self._spec)
+        return self._own
+
+
 def _block_target(bundle: Bundle, layout: Layout, spec: SessionSpec) -> BlockTarget:
-    if layout == bundle.manifest.layout:
-        return BlockTarget.from_bundle(bundle, spec)
+    """A layout that is not the bundle's."""
     plan = plan_for(bundle, layout, spec)
     graph = rewrite_graph(bundle.reference, plan).SerializeToString()
     return BlockTarget(

@@ -10,14 +10,14 @@ import numpy as np
 
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle
-from qbpass.runtime.block_target import BlockTarget
+from qbpass.runtime.open_target import open_target
 
 Calls = dict[int, Callable[[], Any]]
 
 
 def bundle_calls(bundle: Bundle, spec: SessionSpec, past: int) -> tuple[Calls, Calls]:
     """rows -> a call behind `past` random tokens, and rows -> what takes it back to where it starts."""
-    target = BlockTarget.from_bundle(bundle, spec)
+    target = open_target(bundle, spec)
     widest = target.max_queries
     draw = np.random.default_rng(0)
     target.start(past + widest)

@@ -5,20 +5,41 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qbpass.models.errors import PromptError
+from qbpass.rewrites.manifest import Manifest
 
+LAYOUT_NAMES = {
+    "MQ": "the native graph: what others do",
+    "QB": "queries as batch entries over shared K/V",
+    "PQ": "one attention subgraph a query",
+    "GS": "the decoder's rows one at a time",
+}
+
+#: M: the target alone, rows together wherever they are known (the prompt, where the recipe reads one row a call).
+#: C: speculation.
 ARMS = {
     "R": "the serial reference: the unmodified frozen graph, one token a call",
-    "C_MQ": "speculation on the native graph: what others do",
-    "C_QB": "speculation with queries as batch entries over shared K/V",
-    "C_PQ": "speculation with one attention subgraph a query",
+    **{f"M_{name}": f"no speculation, {what}" for name, what in LAYOUT_NAMES.items()},
+    **{f"C_{name}": f"speculation, {what}" for name, what in LAYOUT_NAMES.items()},
 }
+
+#: Layouts whose rows are promised to be the reference's.
+REPAIRED = ("QB", "PQ", "GS")
+
+DEFAULT_ARMS = ("R", "C_MQ", "C_QB", "C_PQ")
+
+
+def default_arms(manifest: Manifest) -> tuple[str, ...]:
+    """Those that a bundle's own plan says can be run."""
+    if manifest.layout == "gs":
+        return ("R", "C_MQ", "C_GS")
+    return ("R", "C_MQ", "C_PQ") if manifest.chains else DEFAULT_ARMS
 
 
 @dataclass(frozen=True)
 class QualifyOptions:
     """replay_rows: serial rows of each prompt that the forced replay compares; 0 turns it off. repeats: timed runs."""
 
-    arms: tuple[str, ...] = tuple(ARMS)
+    arms: tuple[str, ...] = DEFAULT_ARMS
     draft: str = "ngram"
     k: int = 3
     max_new_tokens: int = 128

@@ -95,7 +95,7 @@ def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"arms": ("R", "C_XX")}, "no arm C_XX: choose among R, C_MQ, C_QB, C_PQ"),
+        ({"arms": ("R", "C_XX")}, "no arm C_XX: choose among R, M_MQ, M_QB, M_PQ, M_GS, C_MQ, C_QB, C_PQ, C_GS"),
         ({"arms": ("C_QB",)}, "arm R is the reference"),
         ({"arms": ("R", "C_QB", "C_QB")}, "named twice"),
         ({"draft": "oracle"}, "no draft 'oracle'"),

@@ -11,7 +11,7 @@ from fake_target import FakeTarget, NextToken, scrambled
 
 from qbpass.evidence import qualify as qualify_module
 from qbpass.evidence.arms import Arm
-from qbpass.evidence.options import ARMS, QualifyOptions
+from qbpass.evidence.options import DEFAULT_ARMS, QualifyOptions
 from qbpass.evidence.prompts import Prompt
 from qbpass.evidence.qualify import qualify
 from qbpass.evidence.report import QualificationReport
@@ -38,7 +38,7 @@ def report(tiny_bundle: Bundle) -> QualificationReport:
 
 
 def test_both_repaired_arms_return_the_reference(report: QualificationReport) -> None:
-    assert list(report.arms) == list(ARMS)
+    assert list(report.arms) == list(DEFAULT_ARMS)
     assert report.exact
     for name in ("C_QB", "C_PQ"):
         arm = report.arms[name]
@@ -83,7 +83,7 @@ def test_the_report_is_json_of_this_shape(report: QualificationReport) -> None:
     }
     for prompt in written["prompts"]:
         assert prompt["first_difference"].keys() == {"C_MQ", "C_QB", "C_PQ"}
-        assert prompt["seconds"].keys() == set(ARMS)
+        assert prompt["seconds"].keys() == set(DEFAULT_ARMS)
     assert QualificationReport.model_validate(written) == report
 
 

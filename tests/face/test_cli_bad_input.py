@@ -181,7 +181,7 @@ def test_options_of_generate_that_can_not_be_used(
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--layout", "gs"), ("--layout", "mq"), ("--emit", "loops"), ("--provider", "npu"), ("--prefill", "two")],
+    [("--layout", "sg"), ("--layout", "mq"), ("--emit", "loops"), ("--provider", "npu"), ("--prefill", "two")],
 )
 def test_options_of_rewrite_that_this_version_does_not_have(
     option: str, value: str, model: Path, tmp_path: Path, mistake: Mistake

@@ -14,6 +14,7 @@ import broken_models
 import pytest
 
 from qbpass import cli
+from qbpass.models.export import cached_export
 from qbpass.models.session import SessionSpec
 from qbpass.models.tokenizer import TextCodec
 from qbpass.rewrites.bundle import Bundle, open_bundle
@@ -185,6 +186,28 @@ def test_every_command_follows_the_way_the_reference_reads_its_prompt(
     arms = json.loads(report.read_text())["arms"]
     assert arms["C_QB"]["logit_rows_equal"] == arms["C_QB"]["logit_rows"] > 0
     assert arms["C_MQ"]["logit_rows_equal"] < arms["C_MQ"]["logit_rows"]
+
+
+def test_gs_runs_a_decoder_whose_attention_is_not_rewritten(tmp_path: Path, qbpass_run: Run) -> None:
+    model, bundle, prompts = cached_export("builtin:tiny", "onnx"), tmp_path / "bundle", tmp_path / "p.jsonl"
+    written = qbpass_run("rewrite", model, bundle, "--threads", 2, "--layout", "gs")
+    assert written.code == 0
+    assert "layout gs, active in: TARGET_CONTINUATION; up to 4 rows" in written.out
+    common = ["--threads", 2, "--max-new-tokens", 12]
+    assert qbpass_run("generate", bundle, *common, "--token-ids", "1,2,3").code == 0
+    prompts.write_text(json.dumps({"id": "a", "token_ids": [7, 8, 9, 7, 8]}) + "\n")
+    assert qbpass_run("qualify", bundle, *common, "--prompts", prompts, "--json", tmp_path / "q.json").code == 0
+    arms = json.loads((tmp_path / "q.json").read_text())["arms"]
+    assert list(arms) == ["R", "C_MQ", "C_GS"]
+    assert arms["C_GS"]["logit_rows_equal"] == arms["C_GS"]["logit_rows"] > 0
+    assert arms["C_MQ"]["logit_rows_equal"] < arms["C_MQ"]["logit_rows"]
+    assert (
+        qbpass_run("probe", bundle, "--threads", 2, "--only", "rows", "--past", 8, "--json", tmp_path / "p.json").code
+        == 0
+    )
+    probed = json.loads((tmp_path / "p.json").read_text())
+    assert {case["graph"] for case in probed["cases"]} == {"frozen"}
+    assert [curve["graph"] for curve in probed["curves"]] == ["frozen", "active"]
 
 
 @pytest.mark.parametrize(
