@@ -16,6 +16,7 @@ from qbpass.admission.calls.fit import fit_extent
 from qbpass.admission.calls.memory import Memory
 from qbpass.admission.calls.trace import CallTrace
 from qbpass.admission.extents import Extent
+from qbpass.admission.softmax import SpelledOut, spelled_out
 from qbpass.models.dataflow import Dataflow
 from qbpass.models.decoder import Decoder
 from qbpass.models.graph_order import node_reads
@@ -80,9 +81,11 @@ class Flow:
         return list(self._dataflow.inputs)
 
     def origin(self, tensor: str) -> str:
-        """The tensor that this one only renames: traced back through Identity and a Concat of one operand."""
+        """The tensor that this one only renames: traced back through Identity, a Cast to the type that is there, and a
+        Concat of one operand.
+        """
         node = self.producer(tensor)
-        while node is not None and _only_renames(node):
+        while node is not None and self._only_renames(node):
             tensor = str(node.input[0])
             node = self.producer(tensor)
         return tensor
@@ -91,8 +94,15 @@ class Flow:
         """The tensor and those that only rename it."""
         found = [tensor]
         for name in found:
-            found.extend(str(node.output[0]) for node in self.consumers(name) if _only_renames(node))
+            found.extend(str(node.output[0]) for node in self.consumers(name) if self._only_renames(node))
         return found
+
+    def _only_renames(self, node: onnx.NodeProto) -> bool:
+        return (
+            node.op_type == "Identity"
+            or (node.op_type == "Concat" and len(node.input) == 1)
+            or (node.op_type == "Cast" and self.elem_type(node.input[0]) == self.elem_type(node.output[0]) != 0)
+        )
 
     def between(self, source: str, sink: str) -> list[onnx.NodeProto]:
         """Nodes that are descendants of the source tensor and ancestors of the sink tensor, in topological order."""
@@ -145,6 +155,10 @@ class Flow:
         value = self.constant(tensor)
         return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
 
+    def spelled_out_softmax(self, node: onnx.NodeProto) -> SpelledOut | None:
+        """The nodes of a softmax that ends in this Div, where they are its definition and no more."""
+        return spelled_out(node, self.producer, self.constant)
+
     def trace(self, call: Call) -> CallTrace:
         """Shapes, and the values of sizes and masks, in a call of that size; each call is traced once."""
         if call not in self._traces:
@@ -188,10 +202,6 @@ class Flow:
         """One dimension in terms of queries and past; None where the rank or the dimension is unknown."""
         extents = self.extents(tensor)
         return None if extents is None or not -len(extents) <= axis < len(extents) else extents[axis]
-
-
-def _only_renames(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Identity" or (node.op_type == "Concat" and len(node.input) == 1)
 
 
 def _readable(extent: Extent) -> int | str:

@@ -1,12 +1,12 @@
-"""Constant factors on attention scores."""
+"""Constant factors on attention scores, and casts on the way to them."""
 
 from __future__ import annotations
 
 import onnx
 
 from qbpass.admission.dataflow import Flow
-from qbpass.admission.site import ScalarFactor, SiteNodes
-from qbpass.models.dataflow import INTEGERS, attribute
+from qbpass.admission.site import ElementStep, SiteNodes
+from qbpass.models.dataflow import FLOATS, INTEGERS, attribute
 
 
 def read_scale(nodes: SiteNodes, flow: Flow) -> float | None:
@@ -27,17 +27,24 @@ def read_scale(nodes: SiteNodes, flow: Flow) -> float | None:
     return scale
 
 
-def scalar_factors(path: tuple[str, ...], flow: Flow) -> tuple[ScalarFactor, ...]:
-    """The path's Mul and Div nodes by a scalar that the path itself does not make, in order."""
+def element_steps(path: tuple[str, ...], flow: Flow) -> tuple[ElementStep, ...]:
+    """The path's casts between float types, and its Mul and Div by a scalar that the path does not make, in order."""
     made = {output for name in path for output in flow.node(name).output}
     found = []
     for name in path:
         node = flow.node(name)
-        if constant_factor(node, flow) is not None:
+        if casts_floats(node, flow):
+            found.append(ElementStep(name, str(node.input[0]), to=flow.elem_type(node.output[0])))
+        elif constant_factor(node, flow) is not None:
             kept, factor = _operands(node, flow)
             if factor not in made:
-                found.append(ScalarFactor(name, kept, factor))
+                found.append(ElementStep(name, kept, factor))
     return tuple(found)
+
+
+def casts_floats(node: onnx.NodeProto, flow: Flow) -> bool:
+    """Whether the node is a Cast from a float type to one: each element by itself."""
+    return node.op_type == "Cast" and {flow.elem_type(node.input[0]), flow.elem_type(node.output[0])} <= FLOATS
 
 
 def _operands(node: onnx.NodeProto, flow: Flow) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from qbpass.admission.calls.call_inputs import TensorInCall, of_value
 from qbpass.admission.calls.node_types import output_types
 from qbpass.admission.calls.node_values import NodeValues
 from qbpass.admission.dataflow import Flow, node_name
-from qbpass.admission.factors import constant_factor, scalar_factors
+from qbpass.admission.factors import casts_floats, constant_factor, element_steps
 from qbpass.models.dataflow import attribute
 from qbpass.models.graph_order import subgraphs
 
@@ -41,7 +41,8 @@ class PathError(Exception):
 def index_map(flow: Flow, source: str, sink: str, call: Call) -> np.ndarray[Any, Any]:
     """The sink for a call of that size, holding at each place the flat index of the source element that lands there.
 
-    Scalar factors (a scale folded into the keys) are left out: they move nothing. Raises PathError.
+    Scalar factors (a scale folded into the keys) and casts between float types are left out: they move nothing. Raises
+    PathError.
     """
     size = call_shape(flow, source, call)
     if math.prod(size) > MAP_LIMIT:
@@ -88,15 +89,15 @@ def _cut_out(flow: Flow, source: str, sink: str, call: Call) -> tuple[list[onnx.
 
 
 def _movable(flow: Flow, node: onnx.NodeProto) -> onnx.NodeProto:
-    """The node itself if it only moves values or computes sizes; its identity if it is a scalar factor."""
+    """The node itself if it only moves values or computes sizes; its identity if it is a scalar factor or a cast."""
     if flow.elem_type(node.output[0]) in _INTEGERS or node.op_type in MOVES:
         if node.domain not in ("", "ai.onnx") or any(subgraphs(node)):
             raise PathError(f"has a {node.op_type} whose moves are not known")
         return node
-    if constant_factor(node, flow) is None:
+    if constant_factor(node, flow) is None and not casts_floats(node, flow):
         raise PathError(f"has a {node.op_type} that changes values ({node_name(node)})")
-    (factor,) = scalar_factors((node_name(node),), flow)
-    return helper.make_node("Identity", [factor.kept], list(node.output))
+    (step,) = element_steps((node_name(node),), flow)
+    return helper.make_node("Identity", [step.kept], list(node.output))
 
 
 def _constant(flow: Flow, tensor: str) -> TensorInCall:

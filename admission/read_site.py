@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qbpass.admission.cache_ties import CacheTie
+from qbpass.admission.cached_as import joined_past, new_rows
 from qbpass.admission.checks import unknown_shape
 from qbpass.admission.dataflow import Flow, Shape, node_name
-from qbpass.admission.factors import read_scale, scalar_factors
+from qbpass.admission.factors import element_steps, read_scale
 from qbpass.admission.facts import AttentionFacts, describe
 from qbpass.admission.found import Found
 from qbpass.admission.report import SiteReport
@@ -48,17 +49,28 @@ def read_site(found: Found) -> SiteReport:
         output=output,
         past_key=key.pair.past_key,
         past_value=key.pair.past_value,
-        new_key=new_rows(key.tensor, key.pair.past_key, flow),
-        new_value=new_rows(value.tensor, key.pair.past_value, flow),
+        new_key=new_rows(key, flow),
+        new_value=new_rows(value, flow),
         present_key=key.pair.present_key,
         present_value=key.pair.present_value,
         nodes=nodes,
-        key_factors=scalar_factors(nodes.key_path, flow),
-        value_factors=scalar_factors(nodes.value_path, flow),
+        key_steps=element_steps(nodes.key_path, flow),
+        value_steps=element_steps(nodes.value_path, flow),
+        old_key=joined_past(key, flow),
+        old_value=joined_past(value, flow),
         shapes={tensor: shape for tensor, shape in shapes.items() if shape is not None},
     )
-    site = replace(site, sizes=sizes_across(site, flow))
+    site = replace(site, sizes=sizes_across(site, flow), types=_types(site, flow))
     return SiteReport(site.name, site.kind, site.layer, site, facts=_facts(site, found))
+
+
+def _types(site: AttentionSite, flow: Flow) -> dict[str, int]:
+    named = (
+        *(site.q, site.k, site.v, site.mask, site.output, site.past_key, site.past_value, site.present_key),
+        *(site.present_value, site.new_key, site.new_value, site.old_key, site.old_value),
+    )
+    types = {tensor: flow.elem_type(tensor) for tensor in named if tensor}
+    return {tensor: kind for tensor, kind in types.items() if kind not in (0, site.elem_type)}
 
 
 def _facts(site: AttentionSite, found: Found) -> AttentionFacts:
@@ -72,14 +84,16 @@ def _nodes(found: Found, key: CacheTie, value: CacheTie) -> SiteNodes:
     def path(source: str, sink: str) -> tuple[str, ...]:
         return tuple(node_name(node) for node in found.flow.between(source, sink))
 
+    spelled = found.flow.spelled_out_softmax(found.softmax)
     return SiteNodes(
         key_path=path(key.tensor, found.qk.input[1]),
         qk=node_name(found.qk),
-        score_path=path(found.qk.output[0], found.softmax.input[0]),
+        score_path=path(found.qk.output[0], found.softmax.input[0] if spelled is None else spelled.scores),
         softmax=node_name(found.softmax),
         prob_path=path(found.softmax.output[0], found.av.node.input[0]),
         av=node_name(found.av.node),
         value_path=path(value.tensor, found.av.node.input[1]),
+        softmax_parts=() if spelled is None else tuple(node_name(node) for node in spelled.parts),
     )
 
 
@@ -89,14 +103,6 @@ def _mask(nodes: SiteNodes, flow: Flow) -> str | None:
     adds = [flow.node(name) for name in nodes.score_path if flow.node(name).op_type == "Add"]
     added = [str(tensor) for node in adds for tensor in node.input if tensor not in scores]
     return added[-1] if added else None
-
-
-def new_rows(present: str, past: str | None, flow: Flow) -> str | None:
-    """What is concatenated behind the past; None where the present is made in another way."""
-    node = flow.producer(present)
-    if node is None or node.op_type != "Concat" or len(node.input) != 2 or flow.origin(node.input[0]) != past:
-        return None
-    return str(node.input[1])
 
 
 def _dim(shape: Shape | None, axis: int) -> int | None:

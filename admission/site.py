@@ -18,18 +18,28 @@ class SiteNodes:
     prob_path: tuple[str, ...]  # elementwise, from the softmax to the AV product's first operand: NaN guard, cast
     av: str  # MatMul of probabilities and values
     value_path: tuple[str, ...]  # from the present value to the AV product's second operand
+    softmax_parts: tuple[str, ...] = ()  # of a softmax spelled out (softmax.py): its nodes before `softmax`, in order
+
+    @property
+    def scores_to_weights(self) -> tuple[str, ...]:
+        """Everything between the two products, in order."""
+        return (*self.score_path, *self.softmax_parts, self.softmax, *self.prob_path)
 
     def all(self) -> tuple[str, ...]:
-        return (*self.key_path, *self.value_path, self.qk, *self.score_path, self.softmax, *self.prob_path, self.av)
+        return (*self.key_path, *self.value_path, self.qk, *self.scores_to_weights, self.av)
 
 
 @dataclass(frozen=True)
-class ScalarFactor:
-    """A Mul or Div on the path from the cache to a product: `kept` (Mul, Div) `factor`, one element."""
+class ElementStep:
+    """An operation on single elements on the path from the cache to a product.
+
+    A Mul or Div: `kept` (Mul, Div) `factor`, one element. A Cast: `factor` is None, `to` the onnx.TensorProto.DataType.
+    """
 
     node: str
     kept: str
-    factor: str
+    factor: str | None = None
+    to: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class AttentionSite:
     kv_heads: int
     head_dim: int
     value_dim: int
-    elem_type: int  # onnx.TensorProto.DataType of Q
+    elem_type: int  # onnx.TensorProto.DataType of Q and of the keys it is multiplied by
     scale: float | None  # the product of every constant factor on the scores
     q: str
     k: str
@@ -62,11 +72,25 @@ class AttentionSite:
     present_value: str | None
     nodes: SiteNodes
     shapes: dict[str, tuple[int | str | None, ...]] = field(default_factory=dict, compare=False)
-    # Scalar factors between the cached keys, or values, and their product, in order.
-    key_factors: tuple[ScalarFactor, ...] = ()
-    value_factors: tuple[ScalarFactor, ...] = ()
+    # Operations on single elements between the cached keys, or values, and their product, in order.
+    key_steps: tuple[ElementStep, ...] = ()
+    value_steps: tuple[ElementStep, ...] = ()
+    # (1, Hkv, past, d): what the export puts in front of the new rows, where that is the past cast to another type.
+    old_key: str | None = None
+    old_value: str | None = None
+    # onnx.TensorProto.DataType of the tensors above that are not of elem_type.
+    types: dict[str, int] = field(default_factory=dict, compare=False)
     # Tensors whose size is asked for across this attention's border (site_sizes.py), with that size.
     sizes: dict[str, tuple[Extent, ...]] = field(default_factory=dict, compare=False)
+
+    def type_of(self, tensor: str) -> int:
+        """onnx.TensorProto.DataType of one of the tensors above."""
+        return self.types.get(tensor, self.elem_type)
+
+    @property
+    def value_type(self) -> int:
+        """Of the values as their product reads them, and so of its result."""
+        return self.type_of(self.output)
 
     @property
     def group(self) -> int:

@@ -60,9 +60,10 @@ def inner_tensors(site: AttentionSite, flow: Flow) -> list[str]:
 
 
 def cache_tensors(site: AttentionSite, flow: Flow) -> list[str]:
-    """The pasts with what only renames them, and the presents."""
-    pasts = [name for past in (site.past_key, site.past_value) if past for name in flow.aliases(past)]
-    return list(dict.fromkeys([*pasts, site.k, site.v]))
+    """The pasts with what only renames or narrows them, and the presents."""
+    pasts = (site.past_key, site.past_value, site.old_key, site.old_value)
+    names = [name for past in (*pasts, flow.origin(site.k), flow.origin(site.v)) if past for name in flow.aliases(past)]
+    return list(dict.fromkeys([*names, site.k, site.v]))
 
 
 def outside_readers(site: AttentionSite, tensor: str, flow: Flow) -> list[onnx.NodeProto]:

@@ -117,6 +117,9 @@ def softmax_input(node: onnx.NodeProto, flow: Flow) -> str | None:
         return str(node.input[0])
     if node.op_type != "Div":
         return None
+    spelled = flow.spelled_out_softmax(node)
+    if spelled is not None:
+        return spelled.scores
     top, bottom = (flow.producer(name) for name in node.input[:2])
     if top is None or bottom is None or top.op_type != "Exp" or bottom.op_type != "ReduceSum":
         return None

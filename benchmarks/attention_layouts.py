@@ -89,7 +89,10 @@ class Subject:
             updated_name(layer, "value"): value[:extent],
         }
         ends = segment_extents(past, queries, plan.extents, plan.segments)
-        return feeds | {segment_name(layer, index): value[:end] for index, end in enumerate(ends[:-1])}
+        parts = (("key", key), ("value", value)) if plan.sites[0].form.clip == "keys" else (("value", value),)
+        return feeds | {
+            segment_name(layer, index, part): rows[:end] for part, rows in parts for index, end in enumerate(ends[:-1])
+        }
 
 
 def prepare(frozen: Decoder, queries: int, reach: int, spec: SessionSpec, steps: Steps) -> Subject:

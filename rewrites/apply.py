@@ -12,13 +12,14 @@ from qbpass.models.contract import KVPair
 from qbpass.models.decoder import Decoder
 from qbpass.models.errors import ContractError
 from qbpass.rewrites.builder import NodeBuilder
-from qbpass.rewrites.cache_factors import move_factors
+from qbpass.rewrites.cache_steps import move_steps
 from qbpass.rewrites.call_dims import CallDims, emit_call_dims
 from qbpass.rewrites.chains.cache import LinkCache
 from qbpass.rewrites.chains.emit import emit_chain
 from qbpass.rewrites.chains.links import emit_links
 from qbpass.rewrites.guard import declare_phase, emit_condition, emit_guarded
 from qbpass.rewrites.head import emit_logits_from
+from qbpass.rewrites.kept_casts import keep_casts
 from qbpass.rewrites.kv_cache import CacheTensors, declare_cache, emit_update, numpy_dtype
 from qbpass.rewrites.layouts.context import SiteContext
 from qbpass.rewrites.layouts.native import emit_native
@@ -30,6 +31,8 @@ from qbpass.rewrites.tags import tag_nodes
 
 #: guarded: both layouts behind the phase guard. active, native: one layout, straight-line, no phase input.
 Emission = Literal["guarded", "active", "native"]
+
+Part = Literal["key", "value"]
 
 LAYOUT_EMITTERS = {"qb": emit_qb, "pq": emit_pq}
 
@@ -45,6 +48,7 @@ def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guar
     copy = onnx.ModelProto()  # onnx-graphsurgeon writes into the tensors of a graph's attributes
     copy.CopyFrom(frozen.model)
     graph = gs.import_onnx(copy)
+    keep_casts(graph)
     _Rewriter(graph, frozen, plan, emission).run()
     graph.cleanup().toposort()
     model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
@@ -66,7 +70,7 @@ class _Rewriter:
         self.shared = NodeBuilder("qbpass/call")
 
     def run(self) -> None:
-        caches = {entry.site.layer: declare_cache(entry.site, self.plan.segments) for entry in self.plan.sites}
+        caches = {e.site.layer: declare_cache(e.site, self.plan.segments, e.form.clip) for e in self.plan.sites}
         self._check_every_pair_is_planned({*caches, *(chain.site.layer for chain in self.plan.chains)})
         phase = declare_phase()
         condition = emit_condition(self.shared, phase, self.plan.phase_mask) if self.emission == "guarded" else None
@@ -112,7 +116,7 @@ class _Rewriter:
         self._state_dtypes(site)
         builder = NodeBuilder(f"qbpass/{site.name}", constants=self.shared.constants)
         new = {"key": self.tensors[site.new_key], "value": self.tensors[site.new_value]}
-        new = move_factors(builder, site, new, self.producers, self.tensors)
+        new = move_steps(builder, site, new, self.producers, self.tensors)
         emit_update(builder, site, cache, new, dims)
         mask = self.tensors[site.mask] if site.mask is not None else None
         context = SiteContext(
@@ -122,7 +126,8 @@ class _Rewriter:
             q_1HqD=self.tensors[site.q],
             key_nHD=cache.key,
             value_nHD=cache.value,
-            value_prefixes=self._value_prefixes(builder, site, cache, dims),
+            key_prefixes=self._prefixes(builder, site, cache, dims, "key"),
+            value_prefixes=self._prefixes(builder, site, cache, dims, "value"),
             mask=mask,
             row_mask=None if mask is None else dims.row_mask(mask),
             original={name: self.producers[name] for name in site.nodes.all()},
@@ -132,26 +137,25 @@ class _Rewriter:
         self._emit(builder, context, condition)
         self.graph.nodes.extend(builder.nodes)
 
-    def _value_prefixes(
-        self, builder: NodeBuilder, site: AttentionSite, cache: CacheTensors, dims: CallDims
+    def _prefixes(
+        self, builder: NodeBuilder, site: AttentionSite, cache: CacheTensors, dims: CallDims, part: Part
     ) -> list[Any]:
-        """The value segments, none of which may be read before this call's rows are written.
+        """The key or value segments, none of which may be read before this call's rows are written.
 
         A segment is a second input over memory that ScatterND writes. In a guarded graph its only readers are in a
         branch that also reads the written cache, and an If runs when all that its branches read is there. A
         straight-line graph has no such node, so the order is made there.
         """
         if self.emission == "guarded":
-            return cache.segments_in
-        return emit_ordered_prefixes(builder, site, cache, dims)
+            return cache.segments_in if part == "value" else cache.key_segments_in
+        return emit_ordered_prefixes(builder, site, cache, dims, part)
 
     def _state_dtypes(self, site: AttentionSite) -> None:
-        """Not every exporter declares types of inner tensors; admission has worked out that the site has one type."""
-        dtype = numpy_dtype(site.elem_type)
+        """Not every exporter declares types of inner tensors; admission has worked them out."""
         for name in filter(None, (site.q, site.new_key, site.new_value, site.mask, site.output)):
-            tensor = self.tensors[name]
+            tensor, dtype = self.tensors[name], numpy_dtype(site.type_of(name))
             if tensor.dtype not in (None, dtype):
-                raise ContractError(f"{site.name}: {name!r} is {tensor.dtype} where the cache is {dtype}")
+                raise ContractError(f"{site.name}: {name!r} is {tensor.dtype} and was admitted as {dtype}")
             tensor.dtype = dtype
 
     def _emit(self, builder: NodeBuilder, context: SiteContext, condition: Any) -> None:
@@ -180,7 +184,7 @@ class _Rewriter:
         self.graph.outputs = [tensor for tensor in self.graph.outputs if tensor.name not in left]
         for layer in sorted(caches):
             cache = caches[layer]
-            self.graph.inputs += [cache.key_in, cache.value_in, *cache.segments_in]
+            self.graph.inputs += [cache.key_in, cache.value_in, *cache.segments_in, *cache.key_segments_in]
             self.graph.outputs += [cache.key, cache.value]
         for link in links:
             self.graph.inputs += link.inputs
@@ -193,18 +197,23 @@ def _pair_inputs(pair: KVPair) -> tuple[str, str]:
     return pair.past_key, pair.past_value
 
 
-def emit_ordered_prefixes(builder: NodeBuilder, site: AttentionSite, cache: CacheTensors, dims: CallDims) -> list[Any]:
-    """Value segments (n_s, Hkv, dv) whose shapes are computed from the written cache.
+def emit_ordered_prefixes(
+    builder: NodeBuilder, site: AttentionSite, cache: CacheTensors, dims: CallDims, part: Part = "value"
+) -> list[Any]:
+    """Key or value segments (n_s, Hkv, d) whose shapes are computed from the written cache.
 
     The data dependency orders the read behind the write, and Reshape only renames memory.
     """
+    written, given, width = cache.value, cache.segments_in, site.value_dim
+    if part == "key":
+        written, given, width = cache.key, cache.key_segments_in, site.head_dim
     prefixes = []
-    if cache.segments_in:
-        bounds = builder.node("Shape", [cache.value], "value/bounds", dtype="int64")
-    for index, prefix in enumerate(cache.segments_in):
-        wanted = dims.shape(dims.segment_extents[index], site.kv_heads, site.value_dim)
-        shape = builder.node("Min", [bounds, wanted], f"value/segment{index}/shape", dtype="int64")
-        ordered = builder.reshape(prefix, shape, f"value/segment{index}")
+    if given:
+        bounds = builder.node("Shape", [written], f"{part}/bounds", dtype="int64")
+    for index, prefix in enumerate(given):
+        wanted = dims.shape(dims.segment_extents[index], site.kv_heads, width)
+        shape = builder.node("Min", [bounds, wanted], f"{part}/segment{index}/shape", dtype="int64")
+        ordered = builder.reshape(prefix, shape, f"{part}/segment{index}")
         ordered.shape = prefix.shape
         prefixes.append(ordered)
     return prefixes

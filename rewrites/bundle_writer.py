@@ -134,6 +134,7 @@ def _planned(entry: SitePlan) -> PlannedSite:
         head_dim=site.head_dim,
         qk=entry.form.qk,
         av=entry.form.av,
+        clip=entry.form.clip,
         evidence=dict(entry.evidence),
     )
 

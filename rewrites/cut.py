@@ -26,7 +26,7 @@ def cut_site(frozen: Decoder, plan: RewritePlan, site: AttentionSite, emission: 
     tensors = graph.tensors()
     names = [frozen.contract.input_ids, site.q, cache_name(site.layer, "key")]
     names += [updated_name(site.layer, part) for part in ("key", "value")]
-    names += [segment_name(site.layer, s) for s in range(plan.segments - 1)]
+    names += [segment_name(site.layer, s, part) for s in range(plan.segments - 1) for part in ("key", "value")]
     if site.mask is not None:
         names.append(site.mask)
     graph.inputs = []
@@ -37,10 +37,10 @@ def cut_site(frozen: Decoder, plan: RewritePlan, site: AttentionSite, emission: 
             graph.inputs.append(tensor)
     for operand in (site.q, site.mask):
         if operand is not None:
-            tensors[operand].dtype = numpy_dtype(site.elem_type)
+            tensors[operand].dtype = numpy_dtype(site.type_of(operand))
             tensors[operand].shape = None
     output = tensors[site.output]
-    output.dtype, output.shape = numpy_dtype(site.elem_type), None
+    output.dtype, output.shape = numpy_dtype(site.value_type), None
     graph.outputs = [output]
     graph.cleanup().toposort()
     model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)

@@ -41,7 +41,9 @@ def emitted_subject(
 
     caches = {updated_name(site.layer, "key"): KEY, updated_name(site.layer, "value"): VALUE}
     model = cutter.cut([site.output, *caches], leaves, size)
-    required = required_reads(site, call, mask_shape, required_ends(plan, call, active=active))
+    row_ends = required_ends(plan, call, active=active)
+    clipped = active and any(entry.site.name == site.name and entry.form.clip == "keys" for entry in plan.sites)
+    required = required_reads(site, call, mask_shape, row_ends, row_ends if clipped else None)
     return Subject(model, leaves, site.output, required, caches)
 
 
@@ -65,22 +67,22 @@ def _leaves(
     if site.mask is not None and mask_shape is not None:
         numbers = np.arange(np.prod(mask_shape, dtype=np.int64)).reshape(mask_shape)
         leaves[site.mask] = Memory.own(site.mask, MASK, numbers)
-    for root, part, new, width, factors in (
-        (KEY, "key", site.new_key, site.head_dim, site.key_factors),
-        (VALUE, "value", site.new_value, site.value_dim, site.value_factors),
+    for root, part, new, width, steps in (
+        (KEY, "key", site.new_key, site.head_dim, site.key_steps),
+        (VALUE, "value", site.new_value, site.value_dim, site.value_steps),
     ):
         rows_nHD = row_numbers(site, call.extent, width)
         before = np.where(np.arange(call.extent)[:, None, None] < call.past, rows_nHD, NOTHING)
         name = cache_name(site.layer, part)
-        through = exported.factors(factors)  # a scalar factor behind the cache is in the cached rows already
+        through = exported.through(steps)  # what comes behind the cache in the export was done before it was written
         leaves[name] = Memory(root, before, name, before.size, through)
         if new is not None:
             leaves |= _new_rows(new, root, rows_nHD[call.past :].transpose(1, 0, 2)[None], exported)
-        if root == VALUE:
-            for index, end in enumerate(segments):
-                # The memory of the written cache, which `caches` is checked for. That it is read behind the write is
-                # seen to by the guard, or by the prefix's own shape (kv_cache.py, apply.py).
-                leaves[segment_name(site.layer, index)] = Memory(root, rows_nHD[:end], name, rows_nHD.size, through)
+        for index, end in enumerate(segments):
+            # The memory of the written cache, which `caches` is checked for. That it is read behind the write is seen
+            # to by the guard, or by the prefix's own shape (kv_cache.py, apply.py).
+            prefix = segment_name(site.layer, index, part)
+            leaves[prefix] = Memory(root, rows_nHD[:end], name, rows_nHD.size, through)
     return leaves
 
 
@@ -106,4 +108,5 @@ def _cache_sizes(
         sizes[cache_name(one.layer, "value")] = (call.extent, one.kv_heads, one.value_dim)
         for index, end in enumerate(segments):
             sizes[segment_name(one.layer, index)] = (end, one.kv_heads, one.value_dim)
+            sizes[segment_name(one.layer, index, "key")] = (end, one.kv_heads, one.head_dim)
     return sizes

@@ -50,6 +50,7 @@ class Trial:
             "qk": self.form.qk,
             "av": self.form.av,
             "exact_extents": asdict(self.form.extents),
+            "clip": self.form.clip,
             "verdict": verdict,
             "rows": self.rows,
             "rows_differing": len(self.differing),

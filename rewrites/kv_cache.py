@@ -19,6 +19,7 @@ import onnx_graphsurgeon as gs
 from qbpass.admission.site import AttentionSite
 from qbpass.rewrites.builder import NodeBuilder
 from qbpass.rewrites.call_dims import CallDims
+from qbpass.rewrites.plan import Clip
 
 
 def cache_name(layer: int, part: str) -> str:
@@ -31,9 +32,9 @@ def updated_name(layer: int, part: str) -> str:
     return f"cache_out.{layer}.{part}"
 
 
-def segment_name(layer: int, segment: int) -> str:
-    """Graph input: the first n_s rows of the layer's value cache, the same memory once more."""
-    return f"cache.{layer}.value.segment{segment}"
+def segment_name(layer: int, segment: int, part: str = "value") -> str:
+    """Graph input: the first n_s rows of the layer's value or key cache, the same memory once more."""
+    return f"cache.{layer}.{part}.segment{segment}"
 
 
 @dataclass
@@ -42,25 +43,29 @@ class CacheTensors:
 
     key_in: Any
     value_in: Any
-    segments_in: list[Any]
+    segments_in: list[Any]  # of values
+    key_segments_in: list[Any]  # none where no row's keys are clipped
     key: Any = None  # (n, Hkv, d), written
     value: Any = None  # (n, Hkv, dv), written
 
 
-def declare_cache(site: AttentionSite, segments: int) -> CacheTensors:
+def declare_cache(site: AttentionSite, segments: int, clip: Clip) -> CacheTensors:
     """The site's new graph inputs and outputs."""
-    dtype = numpy_dtype(site.elem_type)
 
-    def variable(name: str, rows: str, width: int) -> gs.Variable:
-        return gs.Variable(name, dtype=dtype, shape=[rows, site.kv_heads, width])
+    def key(name: str, rows: str) -> gs.Variable:
+        return gs.Variable(name, dtype=numpy_dtype(site.elem_type), shape=[rows, site.kv_heads, site.head_dim])
+
+    def value(name: str, rows: str) -> gs.Variable:
+        return gs.Variable(name, dtype=numpy_dtype(site.value_type), shape=[rows, site.kv_heads, site.value_dim])
 
     layer = site.layer
     return CacheTensors(
-        key_in=variable(cache_name(layer, "key"), "n", site.head_dim),
-        value_in=variable(cache_name(layer, "value"), "n", site.value_dim),
-        segments_in=[variable(segment_name(layer, s), f"n_{s}", site.value_dim) for s in range(segments - 1)],
-        key=variable(updated_name(layer, "key"), "n", site.head_dim),
-        value=variable(updated_name(layer, "value"), "n", site.value_dim),
+        key_in=key(cache_name(layer, "key"), "n"),
+        value_in=value(cache_name(layer, "value"), "n"),
+        segments_in=[value(segment_name(layer, s), f"n_{s}") for s in range(segments - 1)],
+        key_segments_in=[key(segment_name(layer, s, "key"), f"n_{s}") for s in range(segments - 1) if clip == "keys"],
+        key=key(updated_name(layer, "key"), "n"),
+        value=value(updated_name(layer, "value"), "n"),
     )
 
 

@@ -73,6 +73,7 @@ class PlannedSite(_Frozen):
     head_dim: int
     qk: str
     av: str
+    clip: str = "values"  # what ends at each row's own extent: values, or keys and mask columns, too
     evidence: dict[str, Any]
 
 

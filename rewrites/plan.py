@@ -21,16 +21,25 @@ AnyLayout = Literal["qb", "pq", "gs"]
 #: a batch entry of one row; batch_transposed: the same over an explicitly transposed K.
 ProductForm = Literal["rows", "batch", "batch_transposed"]
 
+#: What a row may not read behind the end that the extent rule gives it. values: the AV product's sum alone; the scores
+#: of all columns are computed, and the mask hides those ahead. keys: keys, mask, scores and values, as it reads them
+#: alone.
+Clip = Literal["values", "keys"]
+
 HeadForm = Literal["all", "asked"]
 
 
 @dataclass(frozen=True)
 class SiteForm:
-    """How one site's two products are evaluated under QB, and which key extents its rows must not exceed."""
+    """How one site's two products are evaluated under QB, and which key extents its rows must not exceed.
+
+    PQ evaluates the exported products and ends every row at its own extent; `clip` is all that it is told by a form.
+    """
 
     qk: ProductForm = "rows"
     av: ProductForm = "batch"
     extents: ExtentRule = NO_TAIL_EFFECT
+    clip: Clip = "values"
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,7 @@ class RewritePlan:
             site = entry.site
             lines.append(
                 f"  {site.name}: heads {site.heads}/{site.kv_heads}, d {site.head_dim}, "
-                f"QK {entry.form.qk}, AV {entry.form.av}"
+                f"QK {entry.form.qk}, AV {entry.form.av}{', keys clipped' if entry.form.clip == 'keys' else ''}"
             )
         for chain in self.chains:
             fused = chain.site

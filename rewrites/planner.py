@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,15 @@ from qbpass.models.session import SessionSpec
 from qbpass.rewrites.address_audit import SiteAudit
 from qbpass.rewrites.chains.plan import ChainPlan
 from qbpass.rewrites.chains.planner import plan_chains
+from qbpass.rewrites.extents import EVERY_ROW_EXACT, ExtentRule
 from qbpass.rewrites.falsify import SiteFalsifier, tail_rule
 from qbpass.rewrites.head import falsify_head
 from qbpass.rewrites.phases import mask_problem
 from qbpass.rewrites.plan import Layout, ProductForm, RewritePlan, SiteForm, SitePlan
 from qbpass.rewrites.plan_audit import FIRST_CALLS, audit_plan
 
-#: QB's forms, cheapest first: only what must be separated is separated.
+#: QB's forms, cheapest first: only what must be separated is separated. Where all are false, they are tried again with
+#: keys clipped (plan.py).
 FORMS: tuple[tuple[ProductForm, ProductForm], ...] = (
     ("rows", "rows"),
     ("rows", "batch"),
@@ -167,18 +169,23 @@ def _refused(report: AdmissionReport, admitted: int) -> str:
 def choose_form(falsifier: SiteFalsifier, layout: Layout) -> tuple[SiteForm, dict[str, Any]]:
     """The first form that survives, with every trial as evidence."""
     trials: list[dict[str, Any]] = []
-    forms = FORMS if layout == "qb" else FORMS[1:2]
-    for qk, av in forms:
-        form = SiteForm(qk, av)
+    rules: list[tuple[SiteForm, ExtentRule | None]] = []
+    for qk, av in FORMS if layout == "qb" else FORMS[1:2]:
+        form, rule = SiteForm(qk, av), None
         trial = falsifier.trial(form)
         trials.append(trial.summary())
-        if trial.differing:
-            rule = tail_rule(trial, falsifier.pasts, falsifier.max_queries) if layout == "qb" else None
-            if rule is None:
-                continue
-            form = SiteForm(qk, av, rule)
-            trial = falsifier.trial(form)
-            trials.append(trial.summary())
+        if trial.differing and layout == "qb":
+            rule = tail_rule(trial, falsifier.pasts, falsifier.max_queries)
+            if rule is not None:
+                form = SiteForm(qk, av, rule)
+                trial = falsifier.trial(form)
+                trials.append(trial.summary())
+        if not trial.differing:
+            return form, {"verdict": "unknown", "trials": trials}
+        rules.append((form, rule))
+    for form in _clipped(rules, layout):
+        trial = falsifier.trial(form)
+        trials.append(trial.summary())
         if not trial.differing:
             return form, {"verdict": "unknown", "trials": trials}
     witness = trials[-1]["witness"]
@@ -189,6 +196,20 @@ def choose_form(falsifier: SiteFalsifier, layout: Layout) -> tuple[SiteForm, dic
     )
 
 
+def _clipped(rules: Sequence[tuple[SiteForm, ExtentRule | None]], layout: Layout) -> Iterator[SiteForm]:
+    """The forms again with keys and mask columns ended where a row's values end, by the rule measured, then row by row.
+
+    PQ ends every row at its own extent anyway.
+    """
+    for form, rule in rules:
+        if layout == "pq":
+            yield replace(form, clip="keys")
+            continue
+        if rule is not None and rule != EVERY_ROW_EXACT:
+            yield replace(form, extents=rule, clip="keys")
+        yield replace(form, extents=EVERY_ROW_EXACT, clip="keys")
+
+
 def signature(frozen: Decoder, site: AttentionSite) -> tuple[Any, ...]:
     """Two sites with the same signature run the same kernels on the same shapes."""
     wanted = set(site.nodes.all())
@@ -197,4 +218,5 @@ def signature(frozen: Decoder, site: AttentionSite) -> tuple[Any, ...]:
         if node.output and node.output[0] in wanted:
             attrs = tuple(sorted((a.name, a.SerializeToString()) for a in node.attribute))
             ops.append((node.domain, node.op_type, attrs))
-    return (site.heads, site.kv_heads, site.head_dim, site.value_dim, site.elem_type, tuple(ops))
+    types = (site.elem_type, site.value_type, site.type_of(site.mask or ""))
+    return (site.heads, site.kv_heads, site.head_dim, site.value_dim, types, tuple(ops))

@@ -26,7 +26,7 @@ def site_alone(frozen: Decoder, site: AttentionSite) -> Decoder:
     makers = {output: node for node in graph.node for output in node.output if output}
     given = [site.q, site.new_key, site.new_value, site.mask]
     inputs = list(dict.fromkeys(name for name in given if name))
-    factors = (factor.factor for factor in (*site.key_factors, *site.value_factors))
+    factors = [step.factor for step in (*site.key_steps, *site.value_steps) if step.factor]
     wanted = {site.output, site.present_key or site.k, site.present_value or site.v, *factors}
     nodes, reads = _closure(makers, wanted, set(inputs))
     declared = {value.name: value for value in (*graph.input, *graph.output, *graph.value_info)}
@@ -69,4 +69,4 @@ def _closure(makers: dict[str, onnx.NodeProto], wanted: set[str], given: set[str
 
 def _value(declared: dict[str, onnx.ValueInfoProto], name: str, site: AttentionSite) -> onnx.ValueInfoProto:
     known = declared.get(name)
-    return known if known is not None else helper.make_tensor_value_info(name, site.elem_type, None)
+    return known if known is not None else helper.make_tensor_value_info(name, site.type_of(name), None)

@@ -30,15 +30,14 @@ class Operands:
 def random_operands(site: AttentionSite, extent: int, seed: int) -> Operands:
     """Normal operands for every position below `extent`."""
     rng = np.random.default_rng(seed)
-    dtype = numpy_dtype(site.elem_type)
 
-    def normal(*shape: int) -> np.ndarray:
-        return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+    def normal(elem_type: int, *shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, dtype=np.float32).astype(numpy_dtype(elem_type))
 
     return Operands(
-        normal(1, site.heads, extent, site.head_dim),
-        normal(extent, site.kv_heads, site.head_dim),
-        normal(extent, site.kv_heads, site.value_dim),
+        normal(site.elem_type, 1, site.heads, extent, site.head_dim),
+        normal(site.elem_type, extent, site.kv_heads, site.head_dim),
+        normal(site.value_type, extent, site.kv_heads, site.value_dim),
     )
 
 
@@ -56,7 +55,6 @@ class SiteRunner:
     def block(self, operands: Operands, past: int, queries: int) -> np.ndarray:
         """(1, H, q, dv): rows past .. past + q - 1 evaluated in one call, each over its own key extent."""
         site, extent = self.site, past + queries
-        dtype = operands.q_1HrD.dtype
         feeds: dict[str, Any] = {
             self.token_ids: np.zeros((1, queries), np.int64),
             site.q: np.ascontiguousarray(operands.q_1HrD[:, :, past:extent]),
@@ -65,10 +63,11 @@ class SiteRunner:
             updated_name(site.layer, "value"): operands.value_nHD[:extent],
         }
         if site.mask is not None:
-            feeds[site.mask] = causal_mask(past, queries, dtype)
+            feeds[site.mask] = causal_mask(past, queries, numpy_dtype(site.type_of(site.mask)))
         ends = [extent] if self.native else segment_extents(past, queries, self.plan.extents, self.plan.segments)
         for index, end in enumerate(ends[:-1]):
             feeds[segment_name(site.layer, index)] = operands.value_nHD[:end]
+            feeds[segment_name(site.layer, index, "key")] = operands.key_nHD[:end]
         try:
             output: np.ndarray = self.session.run(None, {k: v for k, v in feeds.items() if k in self.inputs})[0]
         except Exception as error:  # ONNX Runtime raises a family of private types

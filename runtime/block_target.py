@@ -17,7 +17,7 @@ from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.plan import HeadForm
 from qbpass.runtime.caches import Caches
 from qbpass.runtime.call_error import session_run
-from qbpass.runtime.logits_type import logits_dtype
+from qbpass.runtime.element_types import logits_dtype
 from qbpass.runtime.phase_guard import PhaseGuard, Role, Stage
 from qbpass.runtime.prefill import calls, target_prompt_rows
 
@@ -60,7 +60,7 @@ class BlockTarget:
         self._extents, self._segments = extents, segments
         self._device = "cuda" if spec.provider == "cuda" else "cpu"
         self._chained = chained
-        self._buffers = Caches(interface.layers, segments, chained, max_queries, self._device)
+        self._buffers = Caches(interface.layers, segments, chained, max_queries, self._device, session)
         self._logits_dtype = logits_dtype(session, interface.logits)
         self._rows = np.empty((max_queries, interface.vocab_size), self._logits_dtype)
         self._length = 0

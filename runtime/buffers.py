@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from qbpass.rewrites.kv_cache import cache_name, numpy_dtype, segment_name, updated_name
+from qbpass.rewrites.kv_cache import cache_name, segment_name, updated_name
 from qbpass.rewrites.manifest import CacheLayer
+from qbpass.runtime.element_types import cache_dtypes
 
 #: Capacities are multiples of this many rows, so that a slightly longer request reuses the buffers.
 GRANULE = 256
@@ -32,10 +33,12 @@ class KVBuffers:
     Rolling back is the caller moving its counter: rows behind it are overwritten by the next call.
     """
 
-    def __init__(self, layers: tuple[CacheLayer, ...], segments: int, device: str):
+    def __init__(self, layers: tuple[CacheLayer, ...], segments: int, device: str, session: Any):
+        """session: one that takes these caches; it says their types."""
         self.device = device
         self.capacity = 0
-        self._parts = [part for layer in layers for part in _parts(layer, segments)]
+        dtypes = cache_dtypes(session)
+        self._parts = [part for layer in layers for part in _parts(layer, segments, dtypes)]
         self._values: list[Any] = []
         self._pointers: list[int] = []
 
@@ -77,13 +80,11 @@ class KVBuffers:
         return copy
 
 
-def _parts(layer: CacheLayer, segments: int) -> tuple[_Part, _Part]:
-    dtype = numpy_dtype(layer.elem_type)
-    names = tuple(segment_name(layer.layer, s) for s in range(segments - 1))
+def _parts(layer: CacheLayer, segments: int, dtypes: dict[str, np.dtype[Any]]) -> tuple[_Part, _Part]:
+    def part(kind: str, width: int) -> _Part:
+        source = cache_name(layer.layer, kind)
+        prefixes = tuple(segment_name(layer.layer, s, kind) for s in range(segments - 1))
+        prefixes = tuple(name for name in prefixes if name in dtypes)  # keys have prefixes only where they are clipped
+        return _Part(source, updated_name(layer.layer, kind), prefixes, layer.kv_heads, width, dtypes[source])
 
-    def part(kind: str, width: int, prefixes: tuple[str, ...]) -> _Part:
-        return _Part(
-            cache_name(layer.layer, kind), updated_name(layer.layer, kind), prefixes, layer.kv_heads, width, dtype
-        )
-
-    return part("key", layer.key_dim, ()), part("value", layer.value_dim, names)
+    return part("key", layer.key_dim), part("value", layer.value_dim)

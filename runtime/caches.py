@@ -16,12 +16,18 @@ class Caches:
     """Rows below the caller's counter are valid; rolling back is the caller moving its counter."""
 
     def __init__(
-        self, layers: tuple[CacheLayer, ...], segments: int, chained: Collection[int], links: int, device: str
+        self,
+        layers: tuple[CacheLayer, ...],
+        segments: int,
+        chained: Collection[int],
+        links: int,
+        device: str,
+        session: Any,
     ):
-        """chained: layers whose attention is a chain of up to `links` operators."""
+        """chained: layers whose attention is a chain of up to `links` operators; session: one that takes the caches."""
         prefixed = tuple(layer for layer in layers if layer.layer not in chained)
         shared = tuple(layer for layer in layers if layer.layer in chained)
-        self._prefixed = KVBuffers(prefixed, segments, device) if prefixed else None
+        self._prefixed = KVBuffers(prefixed, segments, device, session) if prefixed else None
         self._shared = SharedCache(chained_parts(shared, links), device) if shared else None
         self._places = [(layer in shared, part) for layer in layers for part in range(2)]
         self._kept: dict[tuple[int, int], Any] = {}  # (session, links in use) -> binding over the shared buffers

@@ -17,7 +17,7 @@ from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.kv_cache import numpy_dtype
 from qbpass.runtime.call_error import session_run
-from qbpass.runtime.logits_type import logits_dtype
+from qbpass.runtime.element_types import logits_dtype
 from qbpass.runtime.prefill import calls, recipe_rows
 from qbpass.runtime.shared_cache import SharedCache, exported_parts
 

@@ -37,7 +37,8 @@ def plan_of(
 ) -> RewritePlan:
     """The form the bundle's own falsifier left, in any layout and phases; `extents` in place of the measured rule."""
     entry = bundle.manifest.sites[0]
-    form = SiteForm(entry.qk, entry.av, bundle.extents if extents is None else extents)  # type: ignore[arg-type]
+    rule = bundle.extents if extents is None else extents
+    form = SiteForm(entry.qk, entry.av, rule, entry.clip)  # type: ignore[arg-type]
     return RewritePlan(layout, phase_mask, 4, tuple(SitePlan(site, form) for site in sites_of(bundle.reference)))
 
 

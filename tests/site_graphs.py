@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from graph_writer import GraphWriter
 from mask_graphs import add_terms
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from qbpass.models.contract import CachePair, DecoderContract, KVPair
 from qbpass.models.decoder import Decoder
@@ -28,14 +28,14 @@ class Knobs:
     rows: int | str = "queries"
     query_rows: str | None = None  # "first": the queries' first row alone
     query_heads: str | None = None  # a symbol in place of Q's head count, which an input gives
-    half: bool = False
-    product: str = "fused"  # fused | matmul | einsum | rank3 | transposed_queries
+    dtype: str = "float32"  # float16 | float64: of everything but sizes
+    product: str = "fused"  # fused | matmul | unscaled | einsum | rank3 | transposed_queries
     repeat: str = "expand"  # expand | none | tile | uneven | narrow | rolled_rows | shifted | scaled | latent
     join: str = "past_first"  # past_first | new_first
     terms: str = "causal"  # see mask_graphs.py
     slice_by_keys: bool = False  # the mask is cut to the extent that the shape of the repeated keys says
     scores: str = "plain"  # plain | softcap | sinks | where | twice
-    softmax: str = "plain"  # plain | spelled_out | over_queries
+    softmax: str = "plain"  # plain | definition | definition_over_queries | spelled_out | over_queries
     weights: str = "plain"  # plain | nan_guard | halved
     values: str = "value"  # value | key: which cache the AV product reads
     leak: str = "none"  # none | present | probabilities
@@ -55,8 +55,8 @@ class SiteGraph:
     def __init__(self, knobs: Knobs) -> None:
         self.knobs = knobs
         self.writer = GraphWriter()
-        self.elem_type = TensorProto.FLOAT16 if knobs.half else TensorProto.FLOAT
-        self.dtype = "float16" if knobs.half else "float32"
+        self.dtype = knobs.dtype
+        self.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(knobs.dtype))
         self.keys = f"past + {knobs.rows}"
         self.random = np.random.default_rng(0)
 
@@ -230,6 +230,8 @@ class SiteGraph:
         else:
             turned = writer.node("Transpose", [keys], f"{at}k_turned", perm=[0, 1, 3, 2])
             product = writer.node("MatMul", [q, turned], name)
+        if knobs.product == "unscaled":
+            return product
         return writer.node("Mul", [product, writer.constant(scale, self.dtype)], f"{at}scaled")
 
     def changed(self, scores: str, at: str) -> str:
@@ -257,6 +259,12 @@ class SiteGraph:
     def weights(self, scores: str, at: str) -> str:
         """The attention weights that the AV product reads."""
         knobs, writer, name = self.knobs, self.writer, f"{at}softmax"
+        if knobs.softmax.startswith("definition"):
+            axes = writer.constant([-1 if knobs.softmax == "definition" else -2])
+            highest = writer.node("ReduceMax", [scores, axes], f"{at}highest", keepdims=1)
+            top = writer.node("Exp", [writer.node("Sub", [scores, highest], f"{at}shifted")], f"{at}exp")
+            total = writer.node("ReduceSum", [top, axes], f"{at}total", keepdims=1)
+            return writer.node("Div", [top, total], name)
         if knobs.softmax == "spelled_out":
             top = writer.node("Exp", [scores], f"{at}exp")
             total = writer.node("ReduceSum", [top, writer.constant([-1])], f"{at}total", keepdims=1)

@@ -4,11 +4,13 @@ read.
 Why it matters: the KV-cache rewrite writes new rows behind the past in place; it must know that this is what
 happens.
 
-Example: new rows put in front of the past; a static cache filled by ScatterND.
+Example: new rows put in front of the past; a static cache filled by ScatterND; float32 rows that are attended to, and
+rounded to float16 only where they are given out as the present.
 """
 
 from __future__ import annotations
 
+from qbpass.admission.cached_as import gives_out
 from qbpass.admission.report import Diagnostic
 from qbpass.admission.subject import Subject
 from qbpass.models.dataflow import attribute
@@ -24,15 +26,15 @@ def check(subject: Subject) -> Diagnostic | None:
     ):
         reason = _reason(subject, tensor, present, new)
         if reason is not None:
-            node = subject.flow.producer(tensor)
+            node = subject.flow.producer(subject.flow.origin(tensor))
             reads = [] if node is None else list(node.input)
             return subject.refuse(CODE, reason, tensor=tensor, operator=node.op_type if node else None, inputs=reads)
     return None
 
 
 def _reason(subject: Subject, tensor: str, present: str | None, new: str | None) -> str | None:
-    node = subject.flow.producer(tensor)
-    if present is None or subject.flow.origin(tensor) != subject.flow.origin(present):
+    node = subject.flow.producer(subject.flow.origin(tensor))
+    if present is None or not gives_out(present, tensor, subject.flow):
         return f"attention reads {tensor!r} while the graph hands out {present!r} as the present"
     if node is None or new is None:
         return f"the present {tensor!r} is not Concat(past, new rows)"

@@ -1,10 +1,11 @@
-"""What it does: refuses an attention in which Q, K, V and the mask are not all float32, and says which combination of
-types it has.
+"""What it does: refuses an attention in which Q, K, V and the mask are not all float32 or float16, and says which
+combination of types it has.
 
-Why it matters: other types run through other kernels with other summation orders; none of them has been measured. All
-float16, all bfloat16, and float32 queries over a float16 cache are three different cases.
+Why it matters: other types run through other kernels with other summation orders, and none of them has been measured.
+A cache in another type than the products read (float32 products over float16 keys and values) is admitted: what a cast
+makes of an element is the same wherever it is cast.
 
-Example: a float16 export; float32 queries over float16 keys and values.
+Example: a bfloat16 or a float64 export.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from qbpass.admission.report import Diagnostic
 from qbpass.admission.subject import Subject
 
 CODE = "DTYPE_QUERY_KEY"
+MEASURED = frozenset({"float32", "float16"})
 
 
 def check(subject: Subject) -> Diagnostic | None:
     site, flow = subject.site, subject.flow
     queries = _types(flow, site.q, subject.qk.input[0], *filter(None, [site.mask]))
     cached = _types(flow, site.k, site.v, *subject.qk.input[1:2], *subject.av.input[1:2])
-    if set(queries.values()) == set(cached.values()) == {"float32"}:
+    if {*queries.values(), *cached.values()} <= MEASURED:
         return None
-    message = f"{_combination(queries, cached)}, where only float32 has been measured; export in float32"
+    message = f"{_combination(queries, cached)}, where only float32 and float16 have been measured; export in float32"
     return subject.refuse(CODE, message, types={**queries, **cached})
 
 

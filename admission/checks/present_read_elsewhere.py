@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import onnx
 
+from qbpass.admission.cached_as import gives_out_by
 from qbpass.admission.dataflow import node_name
 from qbpass.admission.report import Diagnostic
 from qbpass.admission.site import AttentionSite
@@ -25,11 +26,17 @@ def check(subject: Subject) -> Diagnostic | None:
     own = {name for other in subject.sites for name in other.nodes.all()}  # PAST_SHARED speaks for other sites
     own |= {node_name(node) for tensor in caches if (node := flow.producer(tensor)) is not None}
     for tensor in caches:
-        strange = [n for n in flow.consumers(tensor) if node_name(n) not in own and not _asks_a_size(n, tensor, site)]
+        readers = [node for node in flow.consumers(tensor) if node_name(node) not in own]
+        strange = [node for node in readers if not _asks_a_size(node, tensor, site) and not _gives_out(node, subject)]
         if strange:
             names = {node_name(node): node.op_type for node in strange}
             return subject.refuse(CODE, f"{tensor!r} is read outside this attention", tensor=tensor, readers=names)
     return None
+
+
+def _gives_out(node: onnx.NodeProto, subject: Subject) -> bool:
+    presents = filter(None, (subject.site.present_key, subject.site.present_value))
+    return any(gives_out_by(node, present, subject.flow) for present in presents)
 
 
 def _asks_a_size(node: onnx.NodeProto, tensor: str, site: AttentionSite) -> bool:

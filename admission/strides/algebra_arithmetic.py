@@ -11,7 +11,7 @@ from qbpass.admission.strides import view_ops
 from qbpass.admission.strides.algebra import AlgebraTrace, Held
 from qbpass.admission.strides.algebra_layout import source_of
 from qbpass.admission.strides.elements import Ids, UntracedError
-from qbpass.admission.strides.node_kinds import CASTS, UNARY
+from qbpass.admission.strides.node_kinds import CASTS, UNARY, cast_label
 from qbpass.models.dataflow import attribute
 
 Handler = Callable[[AlgebraTrace, onnx.NodeProto], None]
@@ -89,7 +89,7 @@ def _where(trace: AlgebraTrace, node: onnx.NodeProto) -> None:
 
 def _unary(trace: AlgebraTrace, node: onnx.NodeProto) -> None:
     source = source_of(trace, node)
-    label = f"Cast to {attribute(node, 'to', 'its type')}" if node.op_type in CASTS else node.op_type
+    label = cast_label(node) if node.op_type in CASTS else node.op_type
     _made(trace, node, trace.elements.step(label, source.ids()), source.roots)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from qbpass.admission.softmax import spelled_out
 from qbpass.admission.strides.elements import UntracedError
 from qbpass.admission.strides.node_kinds import SIZES
 from qbpass.models.graph_order import node_reads
@@ -56,11 +57,25 @@ class GraphCutter:
             if node.op_type in SIZES and not self._computed_from(leaves, node.input[0]):
                 constants[tensor] = _size(node, size_of(node.input[0]))
                 continue
-            nodes[at] = node
+            nodes[at] = node = self._as_softmax(node)
             pending.extend(node_reads(node))
             if len(nodes) > PART_LIMIT:
                 raise UntracedError(f"takes more than {PART_LIMIT} nodes")
         return self._model([nodes[at] for at in sorted(nodes)], list(constants.values()), list(reached), outputs)
+
+    def _as_softmax(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """A division that ends a softmax spelled out, as the Softmax node that it is the definition of."""
+        spelled = spelled_out(node, self._made_by, self._small_constant)
+        return node if spelled is None else helper.make_node("Softmax", [spelled.scores], list(node.output), axis=-1)
+
+    def _made_by(self, tensor: str) -> onnx.NodeProto | None:
+        at = self._producer.get(tensor)
+        return None if at is None else self.nodes[at]
+
+    def _small_constant(self, tensor: str) -> np.ndarray | None:
+        proto = self.constants.get(tensor)
+        known = proto is not None and proto.data_location != TensorProto.EXTERNAL and proto.ByteSize() <= CONSTANT_LIMIT
+        return numpy_helper.to_array(proto) if proto is not None and known else None
 
     def _computed_from(self, leaves: Collection[str], tensor: str) -> bool:
         """Whether a leaf takes part in `tensor`."""

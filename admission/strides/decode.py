@@ -26,7 +26,6 @@ class _Decoder:
         self.walk, self.extent = Walk(elements), extent
 
     def run(self, output_HqV: Ids) -> Reads:
-        pairs = output_HqV.shape[:2]
         mixed, output_steps = self.walk.peel(output_HqV)
         for record, places, _ in self.products(mixed, "the output"):
             label = one_label(f"product(alpha={record.alpha!r})", places.size)
@@ -37,7 +36,8 @@ class _Decoder:
         read = weights[:, :, 0] > 0
         value, value_steps = self.walk.operand(values[weights > 0], VALUE)
         columns, scores, weight_steps = self.weights(weights[:, :, 0], read)
-        products, mask, score_steps = walk_scores(self.walk, scores)
+        scored = scores > 0  # a row's softmax may end before the last key
+        products, mask, score_steps = walk_scores(self.walk, scores[scored])
         queries, keys = self.contraction(products, "the scores")
         query, query_steps = self.walk.operand(queries, QUERY)
         key, key_steps = self.walk.operand(keys, KEY)
@@ -52,9 +52,9 @@ class _Decoder:
             "output": self.walk.chains.text(output_steps),
         }
         return Reads(
-            query_HqnD=query.reshape(*pairs, self.extent, -1),
-            key_HqnD=key.reshape(*pairs, self.extent, -1),
-            mask_Hqn=mask.reshape(*pairs, self.extent),
+            query_HqnD=_placed(query, scored),
+            key_HqnD=_placed(key, scored),
+            mask_Hqn=_placed(mask, scored),
             column_Hqn=columns,
             value_HqnV=np.moveaxis(full_value, 2, 3),
             steps=steps,
@@ -83,7 +83,10 @@ class _Decoder:
         return left.reshape(*ids.shape, depth), right.reshape(*ids.shape, depth)
 
     def weights(self, weights_Hqn: Ids, read: Flags) -> tuple[Ids, Ids, tuple[str, ...]]:
-        """(score column of each weight, the scores (H, q, n) of each row's softmax, steps behind the softmax)."""
+        """(score column of each weight, the scores (H, q, n) of each row's softmax, steps behind the softmax).
+
+        Scores are 0 behind the end of a softmax over fewer keys.
+        """
         pairs = weights_Hqn.shape[:2]
         if not np.all(read[:, :, 0]):
             raise UntracedError("leaves rows without a value")
@@ -95,11 +98,12 @@ class _Decoder:
         for record, places, within in self.walk.elements.grouped(found):
             if not isinstance(record, Softmax):
                 raise UntracedError(f"weights values by {described(record)}, not by a softmax")
-            if record.rows_RN.shape[1] != self.extent:
-                raise UntracedError(f"has a softmax over {record.rows_RN.shape[1]} of {self.extent} keys")
-            row, column[places] = np.divmod(within, self.extent)
+            width = record.rows_RN.shape[1]
+            if width > self.extent:
+                raise UntracedError(f"has a softmax over {width} of {self.extent} keys")
+            row, column[places] = np.divmod(within, width)
             owner[places] = first + row
-            rows.append(record.rows_RN)
+            rows.append(np.pad(record.rows_RN, ((0, 0), (0, self.extent - width))))
             first += len(record.rows_RN)
         columns[read] = column
         owners = np.full(weights_Hqn.shape, NOTHING, np.int64)
@@ -108,3 +112,10 @@ class _Decoder:
             raise UntracedError("weights one row's values by several softmaxes")
         scores = np.concatenate(rows)[owners[:, :, 0].reshape(-1)]
         return columns, scores.reshape(*pairs, self.extent), self.walk.chains.text(chain)
+
+
+def _placed(numbers: Ids, scored: Flags) -> Ids:
+    """Numbers of scores, or of their operands, in the places of the scores; NOTHING in the others."""
+    found = np.full((*scored.shape, *numbers.shape[1:]), NOTHING, np.int64)
+    found[scored] = numbers
+    return found

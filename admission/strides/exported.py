@@ -39,7 +39,7 @@ def exported_subject(
 
 
 def exported_leaves(site: AttentionSite, call: Call, mask_shape: Sequence[int] | None) -> dict[str, Memory]:
-    """The site's operands as the export has them: past (1, Hkv, past, d), new rows (1, Hkv, q, d)."""
+    """The site's operands as the export joins them: past (1, Hkv, past, d), new rows (1, Hkv, q, d)."""
     leaves: dict[str, Memory] = {}
 
     def add(name: str | None, root: str, numbers: Ids) -> None:
@@ -52,8 +52,8 @@ def exported_leaves(site: AttentionSite, call: Call, mask_shape: Sequence[int] |
     if site.mask is not None and mask_shape is not None:
         add(site.mask, MASK, np.arange(np.prod(mask_shape, dtype=np.int64)).reshape(mask_shape))
     for root, whole, past, new, width in (
-        (KEY, site.k, site.past_key, site.new_key, site.head_dim),
-        (VALUE, site.v, site.past_value, site.new_value, site.value_dim),
+        (KEY, site.k, site.old_key or site.past_key, site.new_key, site.head_dim),
+        (VALUE, site.v, site.old_value or site.past_value, site.new_value, site.value_dim),
     ):
         rows_1HnD = row_numbers(site, call.extent, width).transpose(1, 0, 2)[None]
         if past is None or new is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from onnx import helper
@@ -13,7 +12,7 @@ from qbpass.admission.calls.call import CALLS, Call
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.factors import constant_factor
 from qbpass.admission.report import Diagnostic
-from qbpass.admission.site import AttentionSite, ScalarFactor
+from qbpass.admission.site import AttentionSite, ElementStep
 from qbpass.admission.strides.call_audit import CallAudit, Steps, audit_call
 from qbpass.admission.strides.cut_graph import GraphCutter, SizeOf
 from qbpass.admission.strides.decode_scores import MASK_CHOSEN
@@ -22,6 +21,8 @@ from qbpass.admission.strides.exported import exported_subject, interface_sizes
 from qbpass.admission.strides.findings import Place
 from qbpass.admission.strides.kind import graph_digest
 from qbpass.admission.strides.mask_rows import MaskRows
+from qbpass.admission.strides.node_kinds import cast_label
+from qbpass.admission.strides.operands import Through
 from qbpass.models.dataflow import attribute
 
 EXPORTED = "exported"
@@ -56,8 +57,9 @@ class ExportedGraph:
             subject = exported_subject(self.cutter, site, call, self.mask_shape(site, call), self.size_of(site, call))
         except UntracedError:
             return (site.name,)
-        updates = tuple(self._update_form(new) for new in (site.new_key, site.new_value))
-        sizes = (site.heads, site.kv_heads, site.head_dim, site.value_dim, site.elem_type, site.scale)
+        updates = tuple((self._update_form(new), site.type_of(new or "")) for new in (site.new_key, site.new_value))
+        types = (site.elem_type, site.value_type)
+        sizes = (site.heads, site.kv_heads, site.head_dim, site.value_dim, types, site.scale)
         return (*sizes, site.mask, updates, graph_digest(subject.model, subject.leaves))
 
     def _update_form(self, new: str | None) -> Hashable:
@@ -65,14 +67,18 @@ class ExportedGraph:
         node = self.flow.producer(new or "")
         return None if node is None else (node.op_type, tuple(attribute(node, "perm", ())))
 
-    def factors(self, factors: Sequence[ScalarFactor]) -> tuple[tuple[str, np.ndarray[Any, Any]], ...]:
-        """(operator, number) of scalar factors. Raises UntracedError where one is no constant."""
-        found = []
-        for factor in factors:
-            number = self.flow.constant(factor.factor)
+    def through(self, steps: Sequence[ElementStep]) -> tuple[Through, ...]:
+        """What elements went through, as traces have it. Raises UntracedError where a factor is no constant."""
+        found: list[Through] = []
+        for step in steps:
+            node = self.flow.node(step.node)
+            if step.factor is None:
+                found.append((cast_label(node), None))
+                continue
+            number = self.flow.constant(step.factor)
             if number is None:
-                raise UntracedError(f"multiplies by {factor.factor!r}, which is no constant")
-            found.append((str(self.flow.node(factor.node).op_type), number.reshape(-1)))
+                raise UntracedError(f"multiplies by {step.factor!r}, which is no constant")
+            found.append((str(node.op_type), number.reshape(-1)))
         return tuple(found)
 
     def size_of(self, site: AttentionSite, call: Call) -> SizeOf:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx
 
+from qbpass.models.dataflow import attribute
+
 #: Puts elements in other places and changes none of them.
 LAYOUT = frozenset(
     {
@@ -19,6 +21,11 @@ SIZES = frozenset({"Shape", "Size"})
 UNARY = ("Abs", "Exp", "IsNaN", "Log", "Neg", "Not", "Reciprocal", "Sigmoid", "Sqrt", "Tanh")
 
 CASTS = ("Cast", "CastLike")
+
+
+def cast_label(node: onnx.NodeProto) -> str:
+    """A cast's name in the chains of operations that elements go through."""
+    return f"Cast to {attribute(node, 'to', 'its type')}"
 
 
 def data_operands(node: onnx.NodeProto) -> list[int]:

@@ -9,6 +9,8 @@ import numpy as np
 
 from qbpass.admission.strides.elements import Elements, Ids
 
+Through = tuple[str, np.ndarray[Any, Any] | None]
+
 
 @dataclass(frozen=True, eq=False)
 class Memory:
@@ -16,14 +18,14 @@ class Memory:
 
     root, numbers: which of the site's operands its elements are (required.py), NOTHING for memory that holds none;
     allocation: inputs that name the same one are the same memory; elements: how many the allocation holds; through:
-    operations (operator, number) that the elements went through before they were put there, first one first.
+    operations (label, number if it takes one) that the elements went through before they were put there, in order.
     """
 
     root: str
     numbers: Ids
     allocation: str
     elements: int
-    through: tuple[tuple[str, np.ndarray[Any, Any]], ...] = ()
+    through: tuple[Through, ...] = ()
 
     @classmethod
     def own(cls, name: str, root: str, numbers: Ids) -> Memory:
@@ -33,6 +35,6 @@ class Memory:
     def elements_in(self, trace: Elements) -> Ids:
         """The numbers that a trace gives to the input's elements."""
         ids = trace.leaves(self.root, self.numbers)
-        for operator, number in self.through:
-            ids = trace.step(operator, ids, number)
+        for label, number in self.through:
+            ids = trace.step(label, ids, number)
         return ids

@@ -19,7 +19,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
 from qbpass.admission.strides.elements import ELEMENT_LIMIT, Elements, Ids, UntracedError
-from qbpass.admission.strides.node_kinds import CASTS, LAYOUT, SIZES, UNARY, data_operands
+from qbpass.admission.strides.node_kinds import CASTS, LAYOUT, SIZES, UNARY, cast_label, data_operands
 from qbpass.admission.strides.operands import Memory
 
 _TRACED = np.dtype(np.uint64)
@@ -156,9 +156,7 @@ def _where(elements: Elements, node: onnx.NodeProto, condition: Array, yes: Arra
 
 
 def _unary(elements: Elements, node: onnx.NodeProto, operand: Array, *rest: Array) -> Ids:
-    label = node.op_type
-    if label in CASTS:
-        label = f"Cast to {_attribute(node, 'to', 'its type')}"
+    label = cast_label(node) if node.op_type in CASTS else node.op_type
     return elements.step(label, operand.astype(np.int64))
 
 

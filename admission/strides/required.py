@@ -6,8 +6,9 @@ For query row j and head a of a call (q rows behind `past` cached rows, n = past
     p[a, j, .] = softmax over t < n of (sum over c of Q[a, j, c] * K[t, a // G, c]) * scale + mask[j, t]
 
 with G = heads // KV heads. end(j) is n in the exported graph; a layout that gives every row the values it would read
-alone ends earlier. Source: Phase-Scoped Query Layouts, section 3.2; DESIGN obligations: every (query, head) pair reads
-exactly what it read before, rows return in query order and heads in head order.
+alone ends earlier, and so does the softmax where the layout clips keys: the scores behind end(j) are hidden by the
+mask, which is audited for that. Source: Phase-Scoped Query Layouts, section 3.2; DESIGN obligations: every (query,
+head) pair reads exactly what it read before, rows return in query order and heads in head order.
 
 Elements are numbered row-major: Q as (H, q, d), K and V as (n, Hkv, d), the mask as its own tensor.
 """
@@ -46,8 +47,15 @@ class Reads:
     steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def required_reads(site: AttentionSite, call: Call, mask_shape: Sequence[int] | None, ends: Sequence[int]) -> Reads:
-    """mask_shape: the mask's own shape, None without one; ends[j]: the first key row whose value row j does not read.
+def required_reads(
+    site: AttentionSite,
+    call: Call,
+    mask_shape: Sequence[int] | None,
+    ends: Sequence[int],
+    score_ends: Sequence[int] | None = None,
+) -> Reads:
+    """mask_shape: the mask's own shape, None without one; ends[j]: the first key row whose value row j does not read;
+    score_ends[j]: the first one that it makes no score of, where a layout clips keys.
 
     Raises UntracedError where the mask can't be broadcast to (1, heads, queries, keys).
     """
@@ -61,10 +69,11 @@ def required_reads(site: AttentionSite, call: Call, mask_shape: Sequence[int] | 
     value = kv_row * site.value_dim + np.arange(site.value_dim)
     read = t[None, :] < np.asarray(ends, np.int64)[:, None]  # (q, n)
     value = np.where(read[None, :, :, None], np.broadcast_to(value, (*pairs, site.value_dim)), NOTHING)
+    scored = t[None, :] < np.asarray([n] * q if score_ends is None else score_ends, np.int64)[:, None]
     return Reads(
-        query_HqnD=np.broadcast_to(query, (*pairs, site.head_dim)),
-        key_HqnD=np.broadcast_to(key, (*pairs, site.head_dim)),
-        mask_Hqn=_mask(mask_shape, pairs),
+        query_HqnD=np.where(scored[None, :, :, None], np.broadcast_to(query, (*pairs, site.head_dim)), NOTHING),
+        key_HqnD=np.where(scored[None, :, :, None], np.broadcast_to(key, (*pairs, site.head_dim)), NOTHING),
+        mask_Hqn=np.where(scored[None], _mask(mask_shape, pairs), NOTHING),
         column_Hqn=np.broadcast_to(np.where(read, t, NOTHING), pairs),
         value_HqnV=value,
     )

@@ -49,20 +49,34 @@ class Walk:
         return read_leaves(self.elements, found, root), self.chains.text(chain)
 
     def guard(self, record: Choice, within: Ids) -> tuple[Ids, None, Labels] | None:
-        """Where(IsNaN(x), number, x) leaves x as it is but where it is no number."""
-        tested = record.condition[within]
+        """Where(IsNaN(x), number, x) leaves x as it is but where it is no number; what is tested may be x cast."""
+        tested, cast = record.condition[within], set()
         for test, places, at in self.elements.grouped(tested):
-            same = (
-                isinstance(test, Step)
-                and test.label == "IsNaN"
-                and np.array_equal(test.operands[at], record.no[within][places])
-            )
-            if not same:
+            if not isinstance(test, Step) or test.label != "IsNaN":
                 return None
+            casts = self._casts_between(record.no[within][places], test.operands[at])
+            if casts is None:
+                return None
+            cast.add("".join(f" of {label}" for label in casts))
         values = self.values(record.yes[within])
-        if values is None:
+        if values is None or len(cast) != 1:
             return None
-        return record.no[within], None, number_labels("where(NaN)", values)
+        return record.no[within], None, number_labels(f"where(NaN{cast.pop()})", values)
+
+    def _casts_between(self, source: Ids, result: Ids) -> list[str] | None:
+        """The casts that make `result` of `source`, the same for every element; None where something else does."""
+        casts: list[str] = []
+        while not np.array_equal(source, result):
+            groups = self.elements.grouped(result)
+            labels = {record.label if isinstance(record, Step) else "" for record, _, _ in groups}
+            if len(labels) != 1 or not (label := labels.pop()).startswith("Cast"):
+                return None
+            casts.append(label)
+            under = np.empty_like(result)
+            for record, places, within in groups:
+                under[places] = record.operands[within] if isinstance(record, Step) else 0
+            result = under
+        return casts
 
     def values(self, ids: Ids) -> Values | None:
         """The numbers that `ids` are; None where one is computed."""

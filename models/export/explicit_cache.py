@@ -40,14 +40,17 @@ def token_inputs(model: Any) -> list[str]:
 
 
 def traced_inputs(model: Any, kept: tuple[CacheTensor, ...]) -> tuple[Any, ...]:
-    """Examples to trace with: token tensors (1, q), (1, past + q) and (1, q); a past for each of `kept`."""
+    """Examples to trace with: token tensors (1, q), (1, past + q) and (1, q); a past for each of `kept`, in the
+    model's own element type."""
     torch = require("torch")
     examples = {
         "input_ids": torch.zeros(1, TRACED_QUERY, dtype=torch.long),
         "attention_mask": torch.ones(1, TRACED_PAST + TRACED_QUERY, dtype=torch.long),
         "position_ids": torch.arange(TRACED_PAST, TRACED_PAST + TRACED_QUERY)[None],
     }
-    past = [torch.zeros([TRACED_PAST if dim is None else dim for dim in tensor.shape]) for tensor in kept]
+    past = [
+        torch.zeros([TRACED_PAST if dim is None else dim for dim in tensor.shape], dtype=model.dtype) for tensor in kept
+    ]
     return [examples[name] for name in token_inputs(model)], past
 
 

@@ -165,6 +165,7 @@ def _forms(plan: RewritePlan) -> list[str]:
         heads, kv_heads, head_dim, form = key
         lines.append(
             f"  layers {layers[0]}–{layers[-1]}: heads {heads}/{kv_heads}, d {head_dim}, QK {form.qk}, AV {form.av}"
+            + (", keys clipped" if form.clip == "keys" else "")
         )
     for shape, chains in groupby(
         plan.chains, lambda c: (c.site.operator, c.site.heads, c.site.kv_heads, c.site.head_dim)
@@ -193,6 +194,8 @@ def _show_trials(trials: Sequence[Mapping[str, Any]], layout: str | None = None)
         residues = trial["exact_extents"]["residues"] if "exact_extents" in trial else ()
         if residues:
             form += f", exact extents n % {trial['exact_extents']['modulus']} in {list(residues)}"
+        if trial["clip"] == "keys":
+            form += ", keys clipped"
         witness = trial["witness"]
         if witness is None:
             say(f"  {form}: unknown, {trial['rows']} rows tried and none differs from serial decoding's")

@@ -52,7 +52,7 @@ def _active_branch(node: onnx.NodeProto) -> onnx.GraphProto | None:
 
 
 def _feeds(bundle: Bundle, model: onnx.ModelProto, call: Call) -> Mapping[str, Array]:
-    """Every value segment reads the whole extent: the first holds all rows, and lengths are sums of rows and keys."""
+    """Every segment reads the whole extent: the first holds all rows, and lengths are sums of rows and keys."""
     random = np.random.default_rng(0)
     names = bundle.manifest.interface
     feeds: dict[str, Array] = {
@@ -64,12 +64,13 @@ def _feeds(bundle: Bundle, model: onnx.ModelProto, call: Call) -> Mapping[str, A
         feeds[names.attention_mask] = np.ones((1, call.extent), np.int64)
     if names.position_ids is not None:
         feeds[names.position_ids] = np.arange(call.past, call.extent, dtype=np.int64)[None]
+    wanted = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
     for layer in names.layers:
-        dtype = helper.tensor_dtype_to_np_dtype(layer.elem_type)
         for kind, width in (("key", layer.key_dim), ("value", layer.value_dim)):
             rows = random.standard_normal((call.extent, layer.kv_heads, width), dtype=np.float32)
-            feeds[cache_name(layer.layer, kind)] = aligned(rows.astype(dtype))
+            name = cache_name(layer.layer, kind)
+            feeds[name] = aligned(rows.astype(helper.tensor_dtype_to_np_dtype(wanted[name])))
         for segment in range(bundle.manifest.segments - 1):
-            feeds[segment_name(layer.layer, segment)] = feeds[cache_name(layer.layer, "value")]
-    wanted = {value.name for value in model.graph.input}
+            for part in ("key", "value"):
+                feeds[segment_name(layer.layer, segment, part)] = feeds[cache_name(layer.layer, part)]
     return {name: value for name, value in feeds.items() if name in wanted}

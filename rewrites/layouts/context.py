@@ -17,8 +17,9 @@ class SiteContext:
     """Tensors of one site in the graph being rewritten.
 
     q_1HqD: queries; key_nHD, value_nHD: the written cache; value_prefixes: the shorter segments (n_s, Hkv, dv) of the
-    value cache, the same memory; mask: additive, broadcastable to (1, 1, q, n), or None; row_mask: the same as
-    (1, 1, q, 1, n); original: the site's own nodes by output name.
+    value cache, the same memory; key_prefixes: the same of the key cache, where the form clips keys; mask: additive,
+    broadcastable to (1, 1, q, n), or None; row_mask: the same as (1, 1, q, 1, n); original: the site's own nodes by
+    output name.
     """
 
     site: AttentionSite
@@ -27,6 +28,7 @@ class SiteContext:
     q_1HqD: Any
     key_nHD: Any
     value_nHD: Any
+    key_prefixes: list[Any]
     value_prefixes: list[Any]
     mask: Any
     row_mask: Any

@@ -25,6 +25,6 @@ def emit_native(builder: NodeBuilder, context: SiteContext) -> Any:
     """The exported nodes, unchanged. Returns (1, H, q, dv)."""
     tensors = emit_exported_kv(builder, context)
     parts = context.site.nodes
-    order = (*parts.key_path, parts.qk, *parts.score_path, parts.softmax, *parts.prob_path, *parts.value_path, parts.av)
+    order = (*parts.key_path, parts.qk, *parts.scores_to_weights, *parts.value_path, parts.av)
     builder.replay(context.nodes(order), tensors)
     return tensors[context.site.output]

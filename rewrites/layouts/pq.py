@@ -1,7 +1,8 @@
 """PQ: one attention subgraph a query over the same K and V, then concatenation. Specialised to a width.
 
-Query j reads its Q row, its mask row, and the values up to its own key extent past + j + 1, as it would alone. Slots
-beyond the call's rows are empty tensors and cost next to nothing.
+Query j reads its Q row, its mask row, and the values up to its own key extent past + j + 1, as it would alone; where
+the form clips keys, keys and mask columns up to there, too: a kernel may compute a column otherwise when others follow.
+Slots beyond the call's rows are empty tensors and cost next to nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def emit_pq(builder: NodeBuilder, context: SiteContext) -> Any:
     shared = emit_exported_kv(builder, context)
     builder.replay(context.nodes((*parts.key_path, *parts.value_path)), shared)
     outputs = [_emit_query(builder, context, shared, j) for j in range(context.max_queries)]
-    return builder.node("Concat", outputs, "all_queries", axis=2, dtype=context.q_1HqD.dtype)
+    return builder.node("Concat", outputs, "all_queries", axis=2, dtype=outputs[0].dtype)
 
 
 def _emit_query(builder: NodeBuilder, context: SiteContext, shared: dict[str, Any], j: int) -> Any:
@@ -28,23 +29,29 @@ def _emit_query(builder: NodeBuilder, context: SiteContext, shared: dict[str, An
     site, parts = context.site, context.site.nodes
     one = NodeBuilder(f"{builder.scope}/query{j}", builder.constants)
     tensors = dict(shared)
+    clipped = context.form.clip == "keys"
+    extent = query_extent(context, j)
     tensors[site.q] = _row(one, context.q_1HqD, j, "q")
     if site.mask is not None:
-        tensors[site.mask] = _row(one, context.mask, j, "mask")
-    one.replay(context.nodes((parts.qk, *parts.score_path, parts.softmax, *parts.prob_path)), tensors)
-    probs = tensors[context.av.inputs[0].name]
-    value_name = context.av.inputs[1].name
-    extent = query_extent(context, j)
-    clipped = {
-        probs_name: one.node("Slice", [tensor, one.ints(0), extent, one.ints(axis)], name, dtype=tensor.dtype)
-        for probs_name, tensor, axis, name in (
-            (context.av.inputs[0].name, probs, 3, "probs"),
-            (value_name, tensors.get(value_name, context.av.inputs[1]), 2, "values"),
-        )
-    }
-    one.replay([context.av], clipped)
+        mask = _row(one, context.mask, j, "mask")
+        tensors[site.mask] = _until(one, mask, extent, -1, "mask/columns") if clipped else mask
+    key, value = context.qk.inputs[1].name, context.av.inputs[1].name
+    if clipped:
+        axis = 2 if context.qk.attrs.get("transB", 0) else 3
+        tensors[key] = _until(one, tensors.get(key, context.qk.inputs[1]), extent, axis, "keys")
+    one.replay(context.nodes((parts.qk, *parts.scores_to_weights)), tensors)
+    weights = context.av.inputs[0].name
+    if not clipped:
+        tensors[weights] = _until(one, tensors[weights], extent, 3, "probs")
+    tensors[value] = _until(one, tensors.get(value, context.av.inputs[1]), extent, 2, "values")
+    one.replay([context.av], tensors)
     builder.nodes.extend(one.nodes)
-    return clipped[site.output]
+    return tensors[site.output]
+
+
+def _until(builder: NodeBuilder, tensor: Any, end: Any, axis: int, name: str) -> Any:
+    """The tensor up to `end` along an axis."""
+    return builder.node("Slice", [tensor, builder.ints(0), end, builder.ints(axis)], name, dtype=tensor.dtype)
 
 
 def query_extent(context: SiteContext, j: int) -> Any:

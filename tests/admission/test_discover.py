@@ -41,6 +41,9 @@ nodes.softmax: l0.softmax
 nodes.prob_path: l0.is_nan l0.guarded
 nodes.av: l0.output
 nodes.value_path: l0.v.wide l0.v.copies l0.v.all
+nodes.softmax_parts:
+old_key: None
+old_value: None
 """
 
 
@@ -57,8 +60,8 @@ def dump(site: AttentionSite) -> str:
         if field.name == "nodes":
             for part in dataclasses.fields(value):
                 names = getattr(value, part.name)
-                lines.append(f"nodes.{part.name}: {names if isinstance(names, str) else ' '.join(names)}")
-        elif field.name not in ("shapes", "sizes", "key_factors", "value_factors"):
+                lines.append(f"nodes.{part.name}: {names if isinstance(names, str) else ' '.join(names)}".rstrip())
+        elif field.name not in ("shapes", "sizes", "types", "key_steps", "value_steps"):
             lines.append(f"{field.name}: {value}")
     return "\n".join(lines) + "\n"
 

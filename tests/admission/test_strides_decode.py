@@ -78,9 +78,25 @@ def test_an_attention_is_read_back_to_every_element_of_its_operands(site: Attent
     }
 
 
+def test_a_row_whose_keys_are_clipped_is_read_as_far_as_it_goes_and_no_further(site: AttentionSite) -> None:
+    """Row 0 makes its scores of two keys, row 1 of three: each alone."""
+    a = Attention()
+    parts = [a.output(a.trace.softmax(a.masked()[:, :1, :2]), a.v[:, :2]), a.output(a.weights()[:, 1:], a.v)]
+    found = a.read(site, np.concatenate(parts, axis=1))
+    assert same(found, required_reads(site, CALL, MASK_SHAPE, [2, 3], [2, 3]))
+    assert not same(found, required_reads(site, CALL, MASK_SHAPE, [2, 3]))
+    assert found.steps["score"] == ("product(alpha=0.5), + mask",)
+
+
 def _guarded(a: Attention) -> Ids:
     weights = a.weights()
     return a.output(a.trace.choice(a.trace.step("IsNaN", weights), a.number(0.0), weights))
+
+
+def _guarded_by_a_cast(a: Attention) -> Ids:
+    weights = a.weights()
+    tested = a.trace.step("IsNaN", a.trace.step("Cast to 10", weights))
+    return a.output(a.trace.choice(tested, a.number(0.0), weights))
 
 
 def _chosen(a: Attention) -> Ids:
@@ -99,6 +115,7 @@ def _mask_on_the_left(a: Attention) -> Ids:
     ("build", "place", "steps"),
     [
         (_guarded, "weight", "where(NaN)(0.0)"),
+        (_guarded_by_a_cast, "weight", "where(NaN of Cast to 10)(0.0)"),
         (_chosen, "score", "product(alpha=0.5), where(mask) no(-inf)"),
         (_chosen_otherwise, "score", "product(alpha=0.5), where(mask) yes(-9.0)"),
         (_mask_on_the_left, "score", "product(alpha=0.5), Mul(2.0), + mask"),
@@ -143,10 +160,6 @@ def _two_softmaxes(a: Attention) -> Ids:
     return a.output(np.concatenate(parts, axis=2))
 
 
-def _short_softmax(a: Attention) -> Ids:
-    return a.output(a.trace.softmax(a.masked()[:, :, :2]), a.v[:, :2])
-
-
 def _masked_twice(a: Attention) -> Ids:
     return a.output(a.trace.softmax(a.trace.sum(a.masked(), a.mask)))
 
@@ -182,7 +195,6 @@ def _no_product(a: Attention) -> Ids:
     [
         (_channels_weighted_differently, "gives one row's channels different weights"),
         (_two_softmaxes, "weights one row's values by several softmaxes"),
-        (_short_softmax, "has a softmax over 2 of 3 keys"),
         (_masked_twice, "masks the scores twice"),
         (_two_scores, "where mask is read"),
         (_between_scores, "chooses between two computed scores"),

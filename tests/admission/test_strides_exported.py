@@ -132,7 +132,7 @@ def test_arithmetic_on_sizes_between_the_cache_and_a_product_is_no_factor() -> N
     graph.node[at + len(made)].input[1] = "ts.target"
     site = site_of(decoder)
     assert "ts.minus" in site.nodes.key_path
-    assert site.key_factors == ()
+    assert site.key_steps == ()
     assert site.scale == pytest.approx(8**-0.5)
     assert codes(ExportedGraph(Flow.of(decoder)).audit(site, CALLS)) == set()
 

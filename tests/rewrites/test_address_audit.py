@@ -333,13 +333,13 @@ def test_a_factor_behind_the_cache_goes_in_front_of_it_for_every_row(
     edit.insert(*keys_edge(edit), times(0.5))
     decoder = edit.decoder_now()
     sites = sites_of(decoder)
-    assert [factor.node for factor in sites[LAYER].key_factors] == ["corrupt.times"]
+    assert [step.node for step in sites[LAYER].key_steps] == ["corrupt.times"]
     made = RewritePlan("qb", 2, 4, tuple(SitePlan(site, SiteForm()) for site in sites))
     calls = (Call(2, 3),)
     found = audit_site(decoder, made, sites[LAYER], calls)
     assert found.problems == ()
     assert {call.steps["key"] for call in found.calls if call.steps} == {("Mul(0.5)",)}
-    monkeypatch.setattr(apply, "move_factors", lambda builder, site, new, producers, tensors: new)
+    monkeypatch.setattr(apply, "move_steps", lambda builder, site, new, producers, tensors: new)
     assert {"CACHE_ROWS", "STEPS"} <= codes(audit_site(decoder, made, sites[LAYER], calls), "active")
 
 

@@ -13,7 +13,7 @@ from qbpass.admission.admit import admit
 from qbpass.admission.report import AdmissionReport, Diagnostic, SiteReport
 from qbpass.rewrites import planner
 from qbpass.rewrites.bundle import Bundle
-from qbpass.rewrites.extents import NO_TAIL_EFFECT, ExtentRule
+from qbpass.rewrites.extents import EVERY_ROW_EXACT, NO_TAIL_EFFECT, ExtentRule
 from qbpass.rewrites.falsify import SiteFalsifier, Trial, Witness
 from qbpass.rewrites.plan import Layout, RewritePlan, SiteForm, SitePlan
 from qbpass.rewrites.planner import FORMS, RewriteRefused, choose_form, make_plan, signature
@@ -75,14 +75,19 @@ class ScriptedFalsifier:
     def trial(self, form: SiteForm) -> Trial:
         trial = Trial(form, rows=50)
         how = self.differs.get((form.qk, form.av), "never")
+        if form.clip == "keys" and (how == "keys" or (how == "keys row by row" and form.extents == EVERY_ROW_EXACT)):
+            how = "never"
         for past in self.pasts:
             for row in range(3):
                 extent = past + row + 1
-                if how == "tail" and form.extents == NO_TAIL_EFFECT and extent % 4 == 3:
+                if how in ("tail", "keys") and form.extents == NO_TAIL_EFFECT and extent % 4 == 3:
                     trial.differing.append(Witness(past, 4, row, extent, 0, 1e-7))
-            if how == "always":
+            if how in ("always", "keys row by row") or (how == "keys" and form.extents != NO_TAIL_EFFECT):
                 trial.differing.append(Witness(past, 4, 3, past + 4, 0, 1e-7))
         return trial
+
+
+ALWAYS = dict.fromkeys(FORMS, "always")
 
 
 @pytest.mark.parametrize(
@@ -92,6 +97,8 @@ class ScriptedFalsifier:
         ({("rows", "rows"): "always"}, SiteForm("rows", "batch"), 2),
         ({("rows", "rows"): "always", ("rows", "batch"): "tail"}, SiteForm("rows", "batch", ExtentRule(4, (3,))), 3),
         ({("rows", "rows"): "always", ("rows", "batch"): "always"}, SiteForm("batch", "batch"), 3),
+        ({**ALWAYS, ("batch", "batch"): "keys"}, SiteForm("batch", "batch", ExtentRule(4, (3,)), "keys"), 8),
+        ({**ALWAYS, ("batch", "batch"): "keys row by row"}, SiteForm("batch", "batch", EVERY_ROW_EXACT, "keys"), 7),
     ],
 )
 def test_the_cheapest_form_that_survives_is_chosen(
@@ -104,7 +111,15 @@ def test_the_cheapest_form_that_survives_is_chosen(
     assert evidence["verdict"] == "unknown"
 
 
-@pytest.mark.parametrize(("layout", "tried"), [("qb", len(FORMS)), ("pq", 1)])
+def test_pq_ends_its_keys_too_where_values_alone_do_not_mend_it(tiny_bundle: Bundle) -> None:
+    site = sites_of(tiny_bundle.reference)[0]
+    chosen, evidence = choose_form(ScriptedFalsifier(site, {("rows", "batch"): "keys"}), "pq")  # type: ignore[arg-type]
+    assert chosen.clip == "keys"
+    assert [trial["clip"] for trial in evidence["trials"]] == ["values", "keys"]
+    assert [trial["verdict"] for trial in evidence["trials"]] == ["false", "unknown"]
+
+
+@pytest.mark.parametrize(("layout", "tried"), [("qb", 2 * len(FORMS)), ("pq", 2)])
 def test_where_every_form_is_false_the_refusal_has_the_witness(tiny_bundle: Bundle, layout: str, tried: int) -> None:
     site = sites_of(tiny_bundle.reference)[0]
     falsifier = ScriptedFalsifier(site, dict.fromkeys(FORMS, "always"))

@@ -20,10 +20,22 @@ FORMS = {
     "one KV head a query head": Knobs(heads=3, kv_heads=3, repeat="none"),
     "mask cut to the extent of the repeated keys": Knobs(layers=2, slice_by_keys=True, product="matmul"),
     "a batch left open": Knobs(batch="batch", product="matmul"),
+    "float16": Knobs(layers=2, dtype="float16"),
+    "float16, a guard against NaN": Knobs(layers=2, dtype="float16", product="matmul", weights="nan_guard"),
+    "float16, scale folded into the keys": Knobs(layers=2, dtype="float16", repeat="scaled", product="matmul"),
+    "a softmax spelled out": Knobs(layers=2, softmax="definition"),
+    "unscaled products": Knobs(layers=2, product="unscaled"),  # OPT's: keys turned by the product, which scales nothing
 }
 
 
-CASES: list[tuple[str, Layout]] = [*((form, "qb") for form in FORMS), ("scale folded into the keys", "pq")]
+PQ = (
+    "scale folded into the keys",
+    "float16",
+    "float16, a guard against NaN",
+    "a softmax spelled out",
+    "unscaled products",
+)
+CASES: list[tuple[str, Layout]] = [*((form, "qb") for form in FORMS), *((form, "pq") for form in PQ)]
 
 
 @pytest.mark.parametrize(("form", "layout"), CASES)

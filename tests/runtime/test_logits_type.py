@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qbpass.models.errors import ContractError
-from qbpass.runtime.logits_type import logits_dtype
+from qbpass.runtime.element_types import logits_dtype
 
 
 @dataclass

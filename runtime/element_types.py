@@ -1,4 +1,4 @@
-"""The element type of a session's logits."""
+"""Element types of what a session gives and takes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import numpy as np
 from qbpass.models.errors import ContractError
 
 _TYPES: dict[str, type[np.floating[Any]]] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+
+
+def cache_dtypes(session: Any) -> dict[str, np.dtype[Any]]:
+    """The numpy dtype of each cache and prefix of one that the session takes.
+
+    A cache holds keys and values in the type that its products read, which need not be the type of the export's past.
+    """
+    return {entry.name: np.dtype(_TYPES[entry.type]) for entry in session.get_inputs() if entry.type in _TYPES}
 
 
 def logits_dtype(session: Any, name: str) -> np.dtype[Any]:
