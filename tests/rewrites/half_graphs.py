@@ -21,7 +21,7 @@ def converted(export: Path, folder: Path, *, keep_io_types: bool) -> Path:
 
 
 def with_half_cache(export: Path, folder: Path, *, attended: bool) -> Path:
-    """float32 products over a float16 cache. attended: whether attention reads the new rows rounded, as they are cached;
+    """float32 products over a float16 cache. attended: attention reads the new rows rounded, as they are cached;
     otherwise they are rounded only where they are given out.
     """
     model = onnx.load(export / MODEL_FILE)
