@@ -13,7 +13,7 @@ from qbpass.admission.cache_ties import CacheTie
 from qbpass.admission.dataflow import Flow
 
 #: Every number of the first type is one of each of the others.
-_WIDER = {
+_WIDER: dict[int, frozenset[int]] = {
     TensorProto.FLOAT16: frozenset({TensorProto.FLOAT, TensorProto.DOUBLE}),
     TensorProto.BFLOAT16: frozenset({TensorProto.FLOAT, TensorProto.DOUBLE}),
     TensorProto.FLOAT: frozenset({TensorProto.DOUBLE}),
@@ -57,7 +57,7 @@ def _cast_from(tensor: str, flow: Flow, *, widened: bool) -> str | None:
         return None
     types = flow.elem_type(node.input[0]), flow.elem_type(node.output[0])
     narrow, wide = types if widened else types[::-1]
-    return flow.origin(node.input[0]) if wide in _WIDER.get(narrow, ()) else None
+    return flow.origin(node.input[0]) if wide in _WIDER.get(narrow, frozenset()) else None
 
 
 def _past(tie: CacheTie) -> str | None:

@@ -41,8 +41,8 @@ def move_steps(
 
 
 def _step(builder: NodeBuilder, step: ElementStep, node: gs.Node, rows: Any, tensors: dict[str, Any], name: str) -> Any:
-    if step.to is not None:
-        return builder.node("Cast", [rows], name, dtype=numpy_dtype(step.to), **node.attrs)
+    if step.factor is None:
+        return builder.node("Cast", [rows], name, dtype=numpy_dtype(step.to or 0), **node.attrs)
     scalar = builder.reshape(tensors[step.factor], builder.ints(1), f"{name}/factor")
     scalar.dtype = rows.dtype
     return builder.node(node.op, [rows, scalar], name, dtype=rows.dtype)
