@@ -11,23 +11,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from grid.axes import EXPORTERS, FORMATS, LAYOUTS, PREFILLS, WIDTHS, Cell, Model, cells
 from grid.outcome import Outcome
+from grid.replayed import Size
 from grid.table import markdown
+from grid.work import run_parts
 
 from qbpass.json_file import write_json
 from qbpass.models.processor import processor_name
 from qbpass.screen import Steps, table
 
-HERE = Path(__file__).resolve().parent
 SECONDS_A_CELL = 120
 
 
@@ -40,9 +39,10 @@ def main() -> None:
         for model, group in groupby(wanted, lambda cell: cell.model):
             of_model = list(group)
             steps.count(model.name, len(ended), len(wanted))
-            for cell, outcome in _run_model(model, of_model, chosen.threads):
-                ended[cell] = outcome
-                steps.count(cell.name, len(ended), len(wanted))
+            parts = [(cell.layout, cell.prefill) for cell in of_model]
+            named = (model.exporter, model.weights)
+            for (layout, prefill), outcome in run_parts(named, parts, chosen.threads, Size(), SECONDS_A_CELL):
+                ended[Cell(model, layout, prefill)] = outcome
             outcomes |= ended
             if chosen.json is not None:
                 _write(chosen.json, outcomes, chosen.threads)
@@ -50,41 +50,6 @@ def main() -> None:
     if chosen.markdown is not None:
         chosen.markdown.write_text(markdown(outcomes, _conditions_text(chosen.threads)), encoding="utf-8")
     sys.exit(any(outcome.failed for outcome in ended.values()))
-
-
-def _run_model(model: Model, wanted: list[Cell], threads: int) -> Iterator[tuple[Cell, Outcome]]:
-    """Each cell as it ends. What a crash or a hang leaves open is run again in another process, without its culprit."""
-    left = list(wanted)
-    while left:
-        done, why = _work(model, left, threads)
-        yield from zip(left, done, strict=False)
-        left = left[len(done) :]
-        if left:
-            culprits = len(left) if "could not be made" in why else 1
-            yield from ((cell, Outcome("error", why)) for cell in left[:culprits])
-            left = left[culprits:]
-
-
-def _work(model: Model, wanted: list[Cell], threads: int) -> tuple[list[Outcome], str]:
-    """Outcomes of the first cells, in order, and why the process ended before the last of them."""
-    job = {"exporter": model.exporter, "weights": model.weights, "threads": threads}
-    job |= {"cells": [[cell.layout, cell.prefill] for cell in wanted]}
-    with subprocess.Popen(
-        [sys.executable, "-m", "grid.worker"],
-        cwd=HERE,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            out, err = process.communicate(json.dumps(job), timeout=SECONDS_A_CELL * len(wanted))
-            why = f"the process ended with {process.returncode}: {(err.strip().splitlines() or [''])[-1][:300]}"
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, why = process.communicate()[0], "no end within the time"
-    lines = [line for line in out.splitlines() if line.startswith("{")]
-    return [Outcome.from_json(json.loads(line)) for line in lines], why
 
 
 def _show(ended: dict[Cell, Outcome]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import parser
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -26,6 +29,9 @@ from grid.table import markdown  # noqa: E402
 from qbpass.models.loading import load_decoder  # noqa: E402
 from qbpass.models.session import SessionSpec  # noqa: E402
 from qbpass.runtime.engine import Engine  # noqa: E402
+
+NO_DECODER = """<ir_version: 10, opset_import: ["" : 18]>
+g (float[2] x) => (float[2] y) { y = Neg (x) }"""
 
 
 def run_grid(file: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
@@ -130,3 +136,26 @@ def test_a_grid_with_a_blank_cell_is_not_written() -> None:
     del whole[Cell(Model("sdpa", "fp16"), "gs", "one")]
     with pytest.raises(KeyError):
         markdown(whole, "here")
+
+
+def test_every_decoder_under_a_folder_is_replayed_and_what_is_none_is_named_by_a_code(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    shutil.copytree(model_file(Model("sdpa", "fp32")).parent, folder / "deep" / "sdpa")
+    shutil.copytree(model_file(Model("onnx", "fp32")).parent, folder / "onnx")
+    (folder / "none").mkdir()
+    onnx.save(parser.parse_model(NO_DECODER), folder / "none" / "model.onnx")
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "replay_folder.py"),
+        str(folder),
+        "--layout",
+        "pq",
+        "--rows",
+        "5",
+    ]
+    ended = subprocess.run([*command, "--json", str(tmp_path / "f")], capture_output=True, text=True, check=False)
+    found = {cell["model"]: cell for cell in json.loads((tmp_path / "f").read_text())["cells"]}
+    assert ended.returncode == 0, ended.stderr
+    assert found["deep/sdpa/model.onnx"]["equal"] == found["deep/sdpa/model.onnx"]["rows"] != {}
+    assert "NO_KV_CACHE" in found["none/model.onnx"]["codes"]
+    assert not found["onnx/model.onnx"]["failed"]
