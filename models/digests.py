@@ -1,4 +1,4 @@
-"""SHA-256 digests: of files, of a graph, of a graph's weights."""
+"""SHA-256 digests: of files, of a graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import onnx
 
 from qbpass.models.errors import ModelFileError
 from qbpass.models.graph_order import subgraphs
-from qbpass.models.weight_sources import WeightSources, weight_files
 
 
 def file_digest(path: Path) -> str:
@@ -32,11 +31,6 @@ def graph_digest(model: onnx.ModelProto) -> str:
         bare.ClearField(field)
     _strip_notes(bare.graph)
     return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
-
-
-def weight_digests(model: onnx.ModelProto, sources: WeightSources) -> dict[str, str]:
-    """External location -> SHA-256 (hex) of its file, in sorted order."""
-    return {location: file_digest(path) for location, path in sorted(weight_files(model, sources).items())}
 
 
 def _strip_notes(graph: onnx.GraphProto) -> None:

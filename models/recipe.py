@@ -9,10 +9,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qbpass.models.decoder import Decoder
-from qbpass.models.digests import file_digest, graph_digest, weight_digests
+from qbpass.models.digests import file_digest, graph_digest
 from qbpass.models.freeze import is_frozen
 from qbpass.models.processor import gpu_name, instruction_sets, processor_name
 from qbpass.models.session import COMPILING, PROVIDERS, SessionSpec
+from qbpass.models.weight_digests import weight_digests
 
 _TOKENIZING = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 

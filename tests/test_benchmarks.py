@@ -39,6 +39,15 @@ def test_a_large_models_graph_is_admitted_and_planned_without_its_weights(tmp_pa
     assert results["nodes"] > 3 * 50
 
 
+def test_a_bundle_of_a_large_int4_graph_holds_none_of_its_weights(tmp_path: Path):
+    small = ["--int4", "--layers", "2", "--vocabulary", "1024"]
+    results = run_script("large_graph.py", *small, json_file=tmp_path / "results.json")
+    assert results["sites rewritten"] == 2
+    assert results["weight file bytes"] > 250 * 2**20
+    assert results["bytes written that are no graph"] == 0
+    assert results["bundle bytes"] < 2**20
+
+
 def test_a_folder_that_is_no_bundle_is_refused_in_one_line(tmp_path: Path):
     command = [sys.executable, str(BENCHMARKS / "step_overhead.py"), str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,7 @@
-"""A Llama-shaped decoder as torch's exporter writes it with eager attention, its weights named and nowhere."""
+"""A Llama-shaped decoder as torch's exporter writes it with eager attention, its weights named and nowhere.
+
+Products with weights are float32 `MatMul`s, or com.microsoft `MatMulNBits` of 4 bits.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 ABSENT = "absent.data"  # the external file that every weight names; it need not exist
+BLOCK = 32  # weights that share a scale
 
 
 @dataclass(frozen=True)
@@ -25,14 +29,25 @@ class LlamaShape:
     vocabulary: int = 128256
 
 
-def llama_graph(shape: LlamaShape) -> onnx.ModelProto:
+def llama_graph(shape: LlamaShape, *, int4: bool = False) -> onnx.ModelProto:
     """The decoder: input_ids (1, q), attention_mask (1, n), position_ids (1, q), one past key and value a layer."""
-    return _Writer(shape).model()
+    return (_Int4Writer if int4 else _Writer)(shape).model()
+
+
+def weight_bytes(model: onnx.ModelProto) -> int:
+    """The size that ABSENT would have."""
+    ends = [
+        int(entries["offset"]) + int(entries["length"])
+        for tensor in model.graph.initializer
+        if (entries := {entry.key: entry.value for entry in tensor.external_data})
+    ]
+    return max(ends)
 
 
 class _Writer:
     def __init__(self, shape: LlamaShape) -> None:
         self.shape = shape
+        self.opsets = [helper.make_opsetid("", 18)]
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[TensorProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
@@ -44,10 +59,10 @@ class _Writer:
         self.nodes.append(helper.make_node(op, list(reads), [name], **attributes))
         return name
 
-    def weight(self, *dims: int) -> str:
-        """A float32 tensor that lies in ABSENT."""
-        size = 4 * int(np.prod(dims))
-        tensor = TensorProto(name=f"w{len(self.weights)}", data_type=TensorProto.FLOAT, dims=dims)
+    def weight(self, *dims: int, elem_type: int = TensorProto.FLOAT) -> str:
+        """A tensor that lies in ABSENT."""
+        size = helper.tensor_dtype_to_np_dtype(elem_type).itemsize * int(np.prod(dims))
+        tensor = TensorProto(name=f"w{len(self.weights)}", data_type=elem_type, dims=dims)
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (("location", ABSENT), ("offset", self.offset), ("length", size)):
             tensor.external_data.add(key=key, value=str(value))
@@ -60,21 +75,28 @@ class _Writer:
         self.weights.append(tensor)
         return str(tensor.name)
 
+    def embedded(self, ids: str) -> str:
+        """Hidden states (1, q, hidden) of ids (1, q)."""
+        return self.node("Gather", self.weight(self.shape.vocabulary, self.shape.hidden), ids)
+
+    def product(self, rows: str, width: int, columns: int) -> str:
+        """rows (1, q, width) times weights."""
+        return self.node("MatMul", rows, self.weight(width, columns))
+
     def model(self) -> onnx.ModelProto:
         shape = self.shape
         self._declare("input_ids", TensorProto.INT64, 1, "queries")
         self._declare("attention_mask", TensorProto.INT64, 1, "total")
         self._declare("position_ids", TensorProto.INT64, 1, "queries")
-        hidden = self.node("Gather", self.weight(shape.vocabulary, shape.hidden), "input_ids")
+        hidden = self.embedded("input_ids")
         mask, angles = self._mask(), self._angles()
         for layer in range(shape.layers):
             hidden = self._layer(layer, hidden, mask, angles)
-        self.nodes.append(
-            helper.make_node("MatMul", [self._norm(hidden), self.weight(shape.hidden, shape.vocabulary)], ["logits"])
-        )
+        self.product(self._norm(hidden), shape.hidden, shape.vocabulary)
+        self.nodes[-1].output[0] = "logits"
         self.outputs.insert(0, helper.make_tensor_value_info("logits", 1, [1, "queries", shape.vocabulary]))
         graph = helper.make_graph(self.nodes, "llama", self.inputs, self.outputs, self.weights)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+        return helper.make_model(graph, opset_imports=self.opsets, ir_version=10)
 
     def _declare(self, name: str, kind: int, *dims: int | str, output: bool = False) -> str:
         (self.outputs if output else self.inputs).append(helper.make_tensor_value_info(name, kind, list(dims)))
@@ -121,18 +143,18 @@ class _Writer:
         mixed = self.node("Transpose", self.node("MatMul", probabilities, values), perm=[0, 2, 1, 3])
         width = shape.heads * shape.head_dim
         flat = self.node("Reshape", mixed, self.constant([1, -1, width]))
-        hidden = self.node("Add", hidden, self.node("MatMul", flat, self.weight(width, shape.hidden)))
+        hidden = self.node("Add", hidden, self.product(flat, width, shape.hidden))
         return self.node("Add", hidden, self._mlp(self._norm(hidden)))
 
     def _mlp(self, normed: str) -> str:
         shape = self.shape
-        gate = self.node("MatMul", normed, self.weight(shape.hidden, shape.intermediate))
+        gate = self.product(normed, shape.hidden, shape.intermediate)
         active = self.node("Mul", gate, self.node("Sigmoid", gate))
-        up = self.node("MatMul", normed, self.weight(shape.hidden, shape.intermediate))
-        return self.node("MatMul", self.node("Mul", active, up), self.weight(shape.intermediate, shape.hidden))
+        up = self.product(normed, shape.hidden, shape.intermediate)
+        return self.product(self.node("Mul", active, up), shape.intermediate, shape.hidden)
 
     def _heads(self, normed: str, heads: int) -> str:
-        flat = self.node("MatMul", normed, self.weight(self.shape.hidden, heads * self.shape.head_dim))
+        flat = self.product(normed, self.shape.hidden, heads * self.shape.head_dim)
         split = self.node("Reshape", flat, self.constant([1, -1, heads, self.shape.head_dim]))
         return self.node("Transpose", split, perm=[0, 2, 1, 3])
 
@@ -158,3 +180,24 @@ class _Writer:
         wide = self.node("Unsqueeze", present, self.constant([2]))
         copies = self.node("Expand", wide, self.constant([1, 1, group, 1, 1]))
         return self.node("Reshape", copies, self.constant([1, shape.heads, -1, shape.head_dim]))
+
+
+class _Int4Writer(_Writer):
+    """Products as onnxruntime-genai's builder quantizes them: blocks of 32 along the width, activations as int8."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__(shape)
+        self.opsets.append(helper.make_opsetid("com.microsoft", 1))
+
+    def embedded(self, ids: str) -> str:
+        rows, width = self.shape.vocabulary, self.shape.hidden
+        packed = self.weight(rows, width // 2, elem_type=TensorProto.UINT8)
+        scales = self.weight(rows, width // BLOCK)
+        sizes = {"gather_axis": 0, "quantize_axis": 1, "block_size": BLOCK, "bits": 4}
+        return self.node("GatherBlockQuantized", packed, ids, scales, domain="com.microsoft", **sizes)
+
+    def product(self, rows: str, width: int, columns: int) -> str:
+        blocks = width // BLOCK
+        packed = self.weight(columns, blocks, BLOCK // 2, elem_type=TensorProto.UINT8)
+        sizes = {"K": width, "N": columns, "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
+        return self.node("MatMulNBits", rows, packed, self.weight(columns * blocks), domain="com.microsoft", **sizes)

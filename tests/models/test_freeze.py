@@ -11,11 +11,12 @@ import pytest
 from tiny_graphs import feeds, save, tiny_decoder
 
 from qbpass.models.decoder import Decoder
-from qbpass.models.digests import graph_digest, weight_digests
+from qbpass.models.digests import graph_digest
 from qbpass.models.errors import ModelFileError, ProviderError
 from qbpass.models.freeze import FROZEN_KEY, SOURCE_KEY, freeze, is_frozen
 from qbpass.models.loading import load_decoder
 from qbpass.models.session import SessionSpec, open_session
+from qbpass.models.weight_digests import weight_digests
 
 SPEC = SessionSpec(threads=1)
 LAYERS = 2

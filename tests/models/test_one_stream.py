@@ -9,13 +9,14 @@ import onnx
 import pytest
 from tiny_graphs import feeds, save, tiny_decoder
 
-from qbpass.models.digests import graph_digest, weight_digests
+from qbpass.models.digests import graph_digest
 from qbpass.models.find_interface import find_interface
 from qbpass.models.freeze import SOURCE_KEY, freeze
 from qbpass.models.graph_io import read_graph
 from qbpass.models.loading import load_decoder, load_graph
 from qbpass.models.one_stream import pin_batch
 from qbpass.models.session import SessionSpec, open_session
+from qbpass.models.weight_digests import weight_digests
 
 SPEC = SessionSpec(threads=1)
 LAYERS = 2
