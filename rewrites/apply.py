@@ -26,6 +26,8 @@ from qbpass.rewrites.layouts.native import emit_native
 from qbpass.rewrites.layouts.pq import emit_pq
 from qbpass.rewrites.layouts.qb import emit_qb
 from qbpass.rewrites.plan import RewritePlan, SitePlan
+from qbpass.rewrites.row_repair.asked_for import check_asked_for
+from qbpass.rewrites.row_repair.emit import emit_repairs
 from qbpass.rewrites.sizes import replace_sizes
 from qbpass.rewrites.tags import tag_nodes
 
@@ -43,8 +45,9 @@ def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guar
     Inputs: the decoder's own, without past KV; `cache.N.key|value` (n, Hkv, d) bound to the cache; value segments; the
     phase. Outputs: logits and `cache_out.N.key|value`, to be bound to the same memory as the inputs. A chained site has
     `cache.N.key|value.linkJ` (1, Hkv, capacity, d) and `cache_out.N.key|value.linkJ` instead (chains/cache.py). Raises
-    ContractError where a plan and the graph do not belong together.
+    ContractError where a plan and the graph do not belong together, RewriteRefused for a repair that no trial asks for.
     """
+    check_asked_for(plan)
     copy = onnx.ModelProto()  # onnx-graphsurgeon writes into the tensors of a graph's attributes
     copy.CopyFrom(frozen.model)
     graph = gs.import_onnx(copy)
@@ -80,6 +83,9 @@ class _Rewriter:
             for entry in self.plan.sites:
                 self._rewrite_site(entry, caches[entry.site.layer], dims, condition)
         links = self._chain_fused(condition)
+        if self.emission != "native":
+            repairs, width, token_ids = self.plan.repairs, self.plan.max_queries, self.tensors[self.contract.input_ids]
+            emit_repairs(self.shared, repairs, width, self.producers, self.tensors, (token_ids, 1), condition)
         if self.plan.head == "asked":
             emit_logits_from(self.shared, self.graph, self.contract.logits)
         self.graph.nodes.extend(self.shared.nodes)

@@ -59,6 +59,9 @@ class NodeBuilder:
         for original in nodes:
             outputs = []
             for output in original.outputs:
+                if output.is_empty():  # an optional result that nobody wants
+                    outputs.append(gs.Variable.empty())
+                    continue
                 copy = gs.Variable(f"{self.scope}/{output.name}", dtype=output.dtype)
                 tensors[output.name] = copy
                 outputs.append(copy)

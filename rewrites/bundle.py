@@ -111,7 +111,7 @@ def check_recipe(bundle: Bundle, spec: SessionSpec, *, prefill: str | None = Non
 
 
 def plan_for(bundle: Bundle, layout: Layout, spec: SessionSpec) -> RewritePlan:
-    """A plan of another layout over the bundle's own reference, with the bundle's phases and width."""
+    """A plan of another layout over the bundle's own reference, with the bundle's phases, width and forced repairs."""
     manifest = bundle.manifest
     return make_plan(
         bundle.reference,
@@ -121,6 +121,7 @@ def plan_for(bundle: Bundle, layout: Layout, spec: SessionSpec) -> RewritePlan:
         phase_mask=manifest.phase_mask,
         prefill=manifest.recipe.prefill,
         max_queries=manifest.max_queries,
+        force_repairs=[repair.kind for repair in manifest.repairs if repair.forced],
     )
 
 

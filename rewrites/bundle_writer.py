@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,13 @@ from qbpass.rewrites.bundle_weights import describe_weights, lie_in, take_frozen
 from qbpass.rewrites.chains.audit import audit_chains
 from qbpass.rewrites.chains.plan import ChainPlan
 from qbpass.rewrites.gs_graph import gs_graph, plan_gs
-from qbpass.rewrites.manifest import MANIFEST_FILE, Emit, Interface, Manifest, PlannedChain, PlannedSite
+from qbpass.rewrites.manifest import MANIFEST_FILE, Emit, Interface, Manifest, PlannedChain, PlannedRepair, PlannedSite
 from qbpass.rewrites.phases import default_mask
 from qbpass.rewrites.plan import AnyLayout, RewritePlan, SitePlan
 from qbpass.rewrites.plan_audit import audit_written
 from qbpass.rewrites.planner import check_addresses, make_plan, refuse_problems
+from qbpass.rewrites.row_repair.asked_for import refuse_forced
+from qbpass.rewrites.row_repair.repair import RowRepair
 
 GRAPHS: dict[Emit, dict[str, Emission]] = {
     "guarded": {"decoder.onnx": "guarded"},
@@ -48,6 +50,7 @@ def write_bundle(
     max_queries: int = 4,
     emit: Emit = "guarded",
     copy_weights: bool = False,
+    force_repairs: Sequence[str] = (),
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[Bundle, RewritePlan, AdmissionReport]:
     """Freeze, admit, plan, rewrite and write. The bundle appears in `folder` whole or not at all.
@@ -56,6 +59,7 @@ def write_bundle(
     replaced, are copied in any case.
     prefill: how the reference reads its prompt (Recipe.prefill). phase_mask: None for every phase of the target in
     which that leaves room for a layout.
+    force_repairs: see make_plan.
     Raises RewriteRefused (planner.py), BundleError where `folder` holds something else, and what freezing raises.
     """
     if folder.exists() and not (folder / MANIFEST_FILE).is_file() and any(folder.iterdir()):
@@ -74,9 +78,10 @@ def write_bundle(
         report = admit(frozen)
         options: dict[str, Any] = {"phase_mask": mask, "prefill": prefill, "max_queries": max_queries}
         if layout == "gs":
+            refuse_forced(force_repairs)
             plan = plan_gs(frozen, **options)
         else:
-            plan = make_plan(frozen, report, layout, spec, **options, progress=progress)
+            plan = make_plan(frozen, report, layout, spec, **options, force_repairs=force_repairs, progress=progress)
         models = {}
         for name, emission in GRAPHS[emit].items():
             progress(f"rewriting: {name}")
@@ -114,6 +119,8 @@ def _manifest(
         chains=tuple(_chained(entry) for entry in plan.chains),
         head=plan.head,
         head_evidence=dict(plan.head_evidence),
+        repairs=tuple(_repaired(repair) for repair in plan.repairs),
+        repair_evidence=dict(plan.repair_evidence),
         interface=Interface.of(frozen.contract),
         context_length=frozen.context_length,
         eos_token_ids=frozen.eos_token_ids,
@@ -150,6 +157,11 @@ def _chained(entry: ChainPlan) -> PlannedChain:
         head_dim=site.head_dim,
         evidence=dict(entry.evidence),
     )
+
+
+def _repaired(repair: RowRepair) -> PlannedRepair:
+    nodes = tuple(unit.seed for unit in repair.units)
+    return PlannedRepair(kind=repair.kind, nodes=nodes, rows_per_call=repair.rows_per_call, forced=repair.forced)
 
 
 def _publish(staging: Path, folder: Path) -> None:

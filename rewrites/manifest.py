@@ -96,6 +96,15 @@ class WeightFile(_Frozen):
     bytes: int = Field(ge=0)
 
 
+class PlannedRepair(_Frozen):
+    """Operators outside attention whose rows are run apart in the active phases; its kind's evidence is beside it."""
+
+    kind: str
+    nodes: tuple[str, ...]  # of each unit the node it is made around
+    rows_per_call: int = Field(ge=1, le=64)
+    forced: bool
+
+
 class Manifest(_Frozen):
     schema_version: Literal[1] = 1
     qbpass_version: str
@@ -110,6 +119,8 @@ class Manifest(_Frozen):
     chains: tuple[PlannedChain, ...] = ()
     head: Literal["all", "asked"]  # logits of every row of a call, or from the row the call asks for
     head_evidence: dict[str, Any]
+    repairs: tuple[PlannedRepair, ...] = ()
+    repair_evidence: dict[str, dict[str, Any]] = {}  # of every kind of operator that was tried, by its label
     interface: Interface
     context_length: int | None
     eos_token_ids: tuple[int, ...]

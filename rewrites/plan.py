@@ -10,6 +10,7 @@ from qbpass.admission.site import AttentionSite
 from qbpass.rewrites.chains.plan import ChainPlan
 from qbpass.rewrites.extents import NO_TAIL_EFFECT, ExtentRule
 from qbpass.rewrites.phases import Phase
+from qbpass.rewrites.row_repair.repair import RowRepair
 
 Layout = Literal["qb", "pq"]
 LAYOUTS: tuple[Layout, ...] = ("qb", "pq")
@@ -56,6 +57,7 @@ class RewritePlan:
     sites: attentions of separate products; chains: fused operators.
 
     head: logits of all rows of a call, as exported, or only from the row the caller asks for (head.py).
+    repairs: operators outside attention whose rows are run apart; repair_evidence: every kind's trials, by its label.
     """
 
     layout: AnyLayout
@@ -65,6 +67,8 @@ class RewritePlan:
     head: HeadForm = "all"
     head_evidence: Mapping[str, Any] = field(default_factory=dict, compare=False)
     chains: tuple[ChainPlan, ...] = ()
+    repairs: tuple[RowRepair, ...] = ()
+    repair_evidence: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def extents(self) -> ExtentRule:
@@ -107,4 +111,8 @@ class RewritePlan:
             fused = chain.site
             shape = f"heads {fused.heads}/{fused.kv_heads}, d {fused.head_dim}"
             lines.append(f"  {fused.name}: {shape}, {fused.operator} query by query")
+        lines += [
+            f"  {repair.kind}: {len(repair.units)} time(s), {repair.rows_per_call} row(s) a call"
+            for repair in self.repairs
+        ]
         return "\n".join(lines)

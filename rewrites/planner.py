@@ -12,7 +12,6 @@ from qbpass.admission.report import AdmissionReport, Diagnostic
 from qbpass.admission.site import AttentionSite
 from qbpass.admission.strides.exported_audit import ExportedGraph
 from qbpass.models.decoder import Decoder
-from qbpass.models.errors import QbpassError
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.address_audit import SiteAudit
 from qbpass.rewrites.chains.plan import ChainPlan
@@ -23,6 +22,8 @@ from qbpass.rewrites.head import falsify_head
 from qbpass.rewrites.phases import mask_problem
 from qbpass.rewrites.plan import Layout, ProductForm, RewritePlan, SiteForm, SitePlan
 from qbpass.rewrites.plan_audit import FIRST_CALLS, audit_plan
+from qbpass.rewrites.refused import RewriteRefused as RewriteRefused
+from qbpass.rewrites.row_repair.plan_repairs import head_beside_repairs, plan_repairs
 
 #: QB's forms, cheapest first: only what must be separated is separated. Where all are false, they are tried again with
 #: keys clipped (plan.py).
@@ -34,25 +35,6 @@ FORMS: tuple[tuple[ProductForm, ProductForm], ...] = (
 )
 
 
-class RewriteRefused(QbpassError):
-    """Some site may not be rewritten, or every form of one was falsified on this machine."""
-
-    def __init__(
-        self,
-        message: str,
-        trials: Sequence[dict[str, Any]] = (),
-        report: AdmissionReport | None = None,
-        problems: Sequence[Diagnostic] = (),
-        of_layout: bool = False,
-    ) -> None:
-        """of_layout: another layout need not be refused."""
-        super().__init__(message)
-        self.of_layout = of_layout
-        self.trials = tuple(trials)
-        self.report = report
-        self.problems = tuple(problems)  # what an address audit found (address_audit.py)
-
-
 def make_plan(
     frozen: Decoder,
     report: AdmissionReport,
@@ -62,9 +44,12 @@ def make_plan(
     phase_mask: int = 2,
     prefill: str = "whole",
     max_queries: int = 4,
+    force_repairs: Sequence[str] = (),
     progress: Callable[[str], None] = lambda text: None,
 ) -> RewritePlan:
     """A plan for every site of an admitted decoder. Runs the falsifier once for each distinct kind of site.
+
+    force_repairs: operators (or kinds, by their label) whose rows are run apart though no trial falsifies them.
 
     Raises RewriteRefused with the codes, with the witness that falsified the last form, with the address that a site
     reads wrongly, or where the layout is to be active in a prefill that the reference evaluates in calls of several
@@ -92,7 +77,14 @@ def make_plan(
     _refuse_false_chains(chains)
     progress("trying the language-model head")
     head = falsify_head(frozen, spec)
-    plan = RewritePlan(layout, phase_mask, max_queries, tuple(plans), head["form"], head, chains)
+    attention = [*(name for site in sites for name in site.nodes.all()), *(chain.node for chain in fused)]
+    repairs, repair_evidence = plan_repairs(
+        frozen, exported.flow, attention, max_queries, spec, force=force_repairs, progress=progress
+    )
+    head = head_beside_repairs(head, frozen.contract.logits, repairs)
+    plan = RewritePlan(
+        layout, phase_mask, max_queries, tuple(plans), head["form"], head, chains, repairs, repair_evidence
+    )
     progress("following the addresses of the chosen forms")
     return _with_addresses(plan, audit_plan(frozen, plan, exported))
 

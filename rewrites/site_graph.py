@@ -48,7 +48,7 @@ def plan_alone(plan: RewritePlan, site: AttentionSite) -> RewritePlan:
     """The plan for that site alone, under the extent rule that all sites of the plan share."""
     entry = next(entry for entry in plan.sites if entry.site.name == site.name)
     form = entry.form if plan.layout == "pq" else replace(entry.form, extents=plan.extents)
-    return replace(plan, sites=(replace(entry, form=form),), chains=(), head="all")
+    return replace(plan, sites=(replace(entry, form=form),), chains=(), head="all", repairs=())
 
 
 def _closure(makers: dict[str, onnx.NodeProto], wanted: set[str], given: set[str]) -> tuple[set[int], set[str]]:

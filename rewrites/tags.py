@@ -19,7 +19,7 @@ def tag_nodes(
     model: onnx.ModelProto, plan: RewritePlan, emission: Literal["guarded", "active", "native"] = "guarded"
 ) -> None:
     """Stamp every emitted node (names start with qbpass/) with qbpass.layout, qbpass.phases and, where it belongs to
-    one, qbpass.site. A node without tags is as exported, and runs whenever its graph does.
+    one, qbpass.site or qbpass.repair (the kind of operator whose rows it runs apart). A node without tags is as exported, and runs whenever its graph does.
     """
     planned = [entry.site.name for entry in plan.sites] + [entry.site.name for entry in plan.chains]
     names = sorted(planned, key=len, reverse=True)
@@ -30,6 +30,14 @@ def tag_nodes(
         phases[EVERY_LAYOUT] = phases[emission]
     written = {part: ",".join((phase.name or "").lower() for phase in which) for part, which in phases.items()}
     _tag_graph(model.graph, names, {"active": plan.layout, "native": "mq", EVERY_LAYOUT: EVERY_LAYOUT}, written)
+    _tag_repairs(model.graph, unit_kinds(plan.repairs))
+
+
+def _tag_repairs(graph: onnx.GraphProto, kinds: dict[str, str]) -> None:
+    for node in graph.node:
+        number = node.name.removeprefix(f"{REPAIR_SCOPE}/").split("/")[0]
+        if node.name.startswith(REPAIR_SCOPE) and number in kinds:
+            node.metadata_props.add(key=f"{PREFIX}repair", value=kinds[number])
 
 
 def _tag_graph(graph: onnx.GraphProto, sites: list[str], layouts: dict[str, str], phases: dict[str, str]) -> None:

@@ -45,7 +45,7 @@ class Knobs:
     router: bool = False
     past: bool = True  # whether a past is taken
     stacked: bool = False  # one past for keys and values, (2, batch, KV heads, past, width)
-    quantize: bool = False  # hidden states through one scale for all rows
+    quantize: str = "no"  # hidden states through one scale for all rows: rows | flat (rows and width as one axis)
     linear_layer: bool = False  # a layer behind the attention that carries a state
 
 
@@ -75,7 +75,7 @@ class SiteGraph:
             hidden = self.cross_attention(hidden)
         if knobs.linear_layer:
             hidden = self.linear_attention(hidden)
-        if knobs.quantize:
+        if knobs.quantize != "no":
             hidden = self.quantized(hidden)
         if knobs.router:
             hidden = self.route(hidden)
@@ -315,9 +315,14 @@ class SiteGraph:
 
     def quantized(self, hidden: str) -> str:
         writer = self.writer
+        flat = self.knobs.quantize == "flat"
+        if flat:
+            hidden = writer.node("Reshape", [hidden, writer.constant(np.array([-1]), np.int64)], "q.flat")
         small = writer.node("DynamicQuantizeLinear", [hidden], "q.small")
         writer.nodes[-1].output.extend(["q.scale", "q.zero"])
-        return writer.node("DequantizeLinear", [small, "q.scale", "q.zero"], "q.back")
+        back = writer.node("DequantizeLinear", [small, "q.scale", "q.zero"], "q.back")
+        shape = np.array([1, -1, self.width])
+        return writer.node("Reshape", [back, writer.constant(shape, np.int64)], "q.rows") if flat else back
 
     def route(self, hidden: str) -> str:
         """A router's softmax over a projection: no attention."""

@@ -12,6 +12,7 @@ import typer
 from qbpass.admission_table import show_admission
 from qbpass.commands.options import Provider, Threads, checked_prefill, chosen, session_spec
 from qbpass.models.session import SessionSpec
+from qbpass.repair_lines import repair_lines
 from qbpass.screen import Steps, note, say
 from qbpass.weight_lines import weight_lines
 
@@ -67,6 +68,15 @@ def rewrite(
             "optimizer changed.",
         ),
     ] = False,
+    force_repair: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--force-repair",
+            metavar="OPERATOR",
+            help="Run this operator outside attention one row at a time though no trial shows that its rows depend on "
+            "each other. Can be given more than once.",
+        ),
+    ] = None,
     provider: Provider = "cpu",
     threads: Threads = None,
 ) -> None:
@@ -85,6 +95,7 @@ def rewrite(
         "max_queries": max_queries,
         "emit": emission,
         "copy_weights": copy_weights,
+        "force_repairs": force_repair or (),
     }
     spec = session_spec(provider, threads)
     decoder = own_decoder(model)
@@ -99,6 +110,8 @@ def rewrite(
         say(line)
     for evidence in _distinct([*(site.evidence for site in plan.sites), *(chain.evidence for chain in plan.chains)]):
         _show_trials(evidence["trials"], plan.layout)
+    for line in repair_lines(plan.repairs, plan.repair_evidence):
+        say(line)
     say(f"  {_head(plan.head_evidence)}")
     size = sum(file.stat().st_size for file in bundle.folder.rglob("*") if file.is_file())
     say(f"{bundle.folder}: a bundle of {size / 2**20:,.1f} MiB, for {spec.threads} thread(s) on {spec.provider}")

@@ -18,6 +18,7 @@ ADMITTED = {
     "scale on the keys": Knobs(repeat="scaled"),
     "several layers": Knobs(layers=3),
     "a router beside it": Knobs(router=True),
+    "one scale for all rows, which a rewrite computes for each row": Knobs(quantize="rows"),
     "a batch left open, of which one stream is fed": Knobs(batch="batch"),
 }
 
@@ -27,7 +28,7 @@ REFUSED = [
     ("FUSED_ATTENTION", Knobs(attention="gqa")),
     ("LINEAR_ATTENTION", Knobs(linear_layer=True)),
     ("NO_PAST", Knobs(past=False)),
-    ("DYNAMIC_QUANTIZATION", Knobs(quantize=True)),
+    ("DYNAMIC_QUANTIZATION", Knobs(quantize="flat")),
     ("UNKNOWN_SHAPE", Knobs(query_heads="heads")),
     ("NO_KV_PAIR", Knobs(cross="foreign")),
     ("CROSS_ATTENTION", Knobs(cross="states")),
