@@ -8,6 +8,7 @@ import onnx
 
 from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.plan import RewritePlan
+from qbpass.rewrites.row_repair.repair import REPAIR_SCOPE, unit_kinds
 
 PREFIX = "qbpass."
 
@@ -19,7 +20,8 @@ def tag_nodes(
     model: onnx.ModelProto, plan: RewritePlan, emission: Literal["guarded", "active", "native"] = "guarded"
 ) -> None:
     """Stamp every emitted node (names start with qbpass/) with qbpass.layout, qbpass.phases and, where it belongs to
-    one, qbpass.site or qbpass.repair (the kind of operator whose rows it runs apart). A node without tags is as exported, and runs whenever its graph does.
+    one, qbpass.site or qbpass.repair (the kind of operator whose rows it runs apart). A node without tags is as
+    exported, and runs whenever its graph does.
     """
     planned = [entry.site.name for entry in plan.sites] + [entry.site.name for entry in plan.chains]
     names = sorted(planned, key=len, reverse=True)

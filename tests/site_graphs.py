@@ -317,12 +317,11 @@ class SiteGraph:
         writer = self.writer
         flat = self.knobs.quantize == "flat"
         if flat:
-            hidden = writer.node("Reshape", [hidden, writer.constant(np.array([-1]), np.int64)], "q.flat")
+            hidden = writer.node("Reshape", [hidden, writer.constant([-1])], "q.flat")
         small = writer.node("DynamicQuantizeLinear", [hidden], "q.small")
         writer.nodes[-1].output.extend(["q.scale", "q.zero"])
         back = writer.node("DequantizeLinear", [small, "q.scale", "q.zero"], "q.back")
-        shape = np.array([1, -1, self.width])
-        return writer.node("Reshape", [back, writer.constant(shape, np.int64)], "q.rows") if flat else back
+        return writer.node("Reshape", [back, writer.constant([1, -1, self.width])], "q.rows") if flat else back
 
     def route(self, hidden: str) -> str:
         """A router's softmax over a projection: no attention."""

@@ -144,6 +144,15 @@ def try_rows(units: list[UnitRows], rows_per_call: int | None) -> RowTrial:
     return RowTrial(rows_per_call, rows, differing, first)
 
 
+def row_differs(
+    frozen: Decoder, flow: Flow, unit: RowUnit, max_queries: int, witness: RowWitness, spec: SessionSpec
+) -> bool:
+    """A witness replayed: whether that row of that call of the exported operator still differs from the row alone."""
+    rows = UnitRows(frozen, flow, unit, max_queries, spec)
+    made = rows.differing(rows.session(None), witness.seed, witness.sizes, witness.queries, witness.turn)
+    return list(made)[witness.row] is not None
+
+
 def _gap(got: Array, want: Array) -> float:
     with np.errstate(invalid="ignore"):
         return float(np.nanmax(np.abs(got.astype(np.float64) - want.astype(np.float64)), initial=0.0))

@@ -266,7 +266,7 @@ def test_another_layout_is_planned_for_the_bundles_phases_and_width(
     asked: dict[str, object] = {}
     monkeypatch.setattr(bundle_module, "make_plan", lambda *args, **options: asked.update(options))
     plan_for(open_bundle(copy), layout, SPEC)
-    assert asked == {"phase_mask": 10, "prefill": "whole", "max_queries": 4}
+    assert asked == {"phase_mask": 10, "prefill": "whole", "max_queries": 4, "force_repairs": []}
 
 
 def test_a_manifest_with_too_few_value_segments_is_refused(copy: Path) -> None:
