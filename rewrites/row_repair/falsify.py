@@ -113,7 +113,7 @@ class UnitRows:
             model = native_model(self.frozen, self.flow, self.unit)
         else:
             model = repaired_model(self.frozen, self.flow, self.unit, rows_per_call, self.max_queries)
-        return open_session(model.SerializeToString(), self.spec, weights_folder=self.frozen.folder)
+        return open_session(model.SerializeToString(), self.spec, weights=self.frozen.weights)
 
     def _run(self, session: Any, feeds: dict[str, Array]) -> dict[str, Array]:
         names = [entry.name for entry in session.get_outputs()]

@@ -47,12 +47,7 @@ def repaired_model(frozen: Decoder, flow: Flow, unit: RowUnit, rows_per_call: in
 def missing_weights(frozen: Decoder, unit: RowUnit) -> bool:
     """Whether weights of the unit lie in a file that is not there: a graph may be planned for without its weights."""
     wanted = set(unit.shared)
-    for tensor in frozen.model.graph.initializer:
-        if tensor.name in wanted and tensor.data_location == onnx.TensorProto.EXTERNAL:
-            location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
-            if not (frozen.folder / location).is_file():
-                return True
-    return False
+    return not all(frozen.weights.has(tensor) for tensor in frozen.model.graph.initializer if tensor.name in wanted)
 
 
 def _constant(flow: Flow, name: str) -> onnx.TensorProto:
