@@ -39,8 +39,8 @@ def row_kinds(flow: Flow, blocked: frozenset[str]) -> list[RowKind]:
             continue
         try:
             unit = row_unit(flow, node, blocked)
-        except Unsplittable as reason:
-            refused.setdefault((node.op_type, _shapeless(str(reason))), []).append(node_name(node))
+        except Unsplittable as problem:
+            refused.setdefault((node.op_type, _shapeless(str(problem))), []).append(node_name(node))
             continue
         claimed.update(unit.nodes)
         units.setdefault(_kind(flow, unit), []).append(unit)
