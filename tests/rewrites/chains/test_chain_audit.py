@@ -129,3 +129,19 @@ def test_a_chain_reads_as_text(tmp_path: Path) -> None:
     assert plan.text().splitlines()[1:] == [
         f"  attention.{layer}: heads 4/2, d 16, com.microsoft::GroupQueryAttention query by query" for layer in (0, 1)
     ]
+
+
+def test_a_last_layer_whose_output_nothing_reads_has_no_problem(tmp_path: Path) -> None:
+    """genai's builder writes Phi-3 so: the head reads the layer before, and the last cache is kept all the same."""
+    path = exported(tmp_path, FORMS["rows apart"])
+    model = onnx.load(path)
+    makers = {node.output[0]: node for node in model.graph.node}
+    (head,) = (node for node in model.graph.node if "logits" in node.output)
+    attentions = [node for node in model.graph.node if node.op_type == "GroupQueryAttention"]
+    head.input[0] = makers[attentions[1].input[0]].input[0]
+    onnx.save(model, path)
+    decoder = load_decoder(path)
+    chains = tuple(ChainPlan(report.chain) for report in admit(decoder).sites if report.chain is not None)
+    plan = RewritePlan("pq", 2, 4, (), chains=chains)
+    assert len(chains) == 2
+    assert codes(decoder, plan, rewrite_graph(decoder, plan)) == set()
