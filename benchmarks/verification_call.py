@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from measuring.claims import Claim, answer, show_claims
-from measuring.rewinding import RewindingTarget
 from measuring.script import parser, positive, run, spec_of
 
 from qbpass.admission.probes.interleaved import Timings, interleave
@@ -24,6 +23,7 @@ from qbpass.evidence.options import QualifyOptions
 from qbpass.models.errors import QbpassError
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle, check_recipe, open_bundle
+from qbpass.runtime.rewinding_target import RewindingTarget
 from qbpass.runtime.target import Target
 from qbpass.screen import Steps, table
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qbpass.admission.admit import admit
 from qbpass.admission.dataflow import Flow
@@ -24,6 +24,7 @@ from qbpass.rewrites.bundle import Bundle, open_bundle
 from qbpass.rewrites.bundle_weights import describe_weights, lie_in, take_frozen
 from qbpass.rewrites.chains.audit import audit_chains
 from qbpass.rewrites.chains.plan import ChainPlan
+from qbpass.rewrites.choice import Choice, choose, decision_file
 from qbpass.rewrites.gs_graph import gs_graph, plan_gs
 from qbpass.rewrites.manifest import MANIFEST_FILE, Emit, Interface, Manifest, PlannedChain, PlannedRepair, PlannedSite
 from qbpass.rewrites.phases import default_mask
@@ -32,6 +33,9 @@ from qbpass.rewrites.plan_audit import audit_written
 from qbpass.rewrites.planner import check_addresses, make_plan, refuse_problems
 from qbpass.rewrites.row_repair.asked_for import refuse_forced
 from qbpass.rewrites.row_repair.repair import RowRepair
+
+#: Times the calls of a plan of a frozen decoder: layout -> its ratio to the native call (choice.py).
+Measure = Callable[[Decoder, RewritePlan], Mapping[AnyLayout, float]]
 
 GRAPHS: dict[Emit, dict[str, Emission]] = {
     "guarded": {"decoder.onnx": "guarded"},
@@ -42,9 +46,10 @@ GRAPHS: dict[Emit, dict[str, Emission]] = {
 def write_bundle(
     decoder: Decoder,
     folder: Path,
-    layout: AnyLayout,
+    layout: AnyLayout | Literal["auto"],
     spec: SessionSpec,
     *,
+    measure: Measure | None = None,
     phase_mask: int | None = None,
     prefill: str = "whole",
     max_queries: int = 4,
@@ -58,8 +63,8 @@ def write_bundle(
     copy_weights: the bundle holds all its weights and needs the model no more. Weights that lie in `folder`, which is
     replaced, are copied in any case.
     prefill: how the reference reads its prompt (Recipe.prefill). phase_mask: None for every phase of the target in
-    which that leaves room for a layout.
-    force_repairs: see make_plan.
+    which that leaves room for a layout. measure: how a plan's calls are timed, for layout auto (choice.py); without it
+    auto is the first layout that is not proven wrong. force_repairs: see make_plan.
     Raises RewriteRefused (planner.py), BundleError where `folder` holds something else, and what freezing raises.
     """
     if folder.exists() and not (folder / MANIFEST_FILE).is_file() and any(folder.iterdir()):
@@ -77,11 +82,21 @@ def write_bundle(
         progress("looking for attention sites")
         report = admit(frozen)
         options: dict[str, Any] = {"phase_mask": mask, "prefill": prefill, "max_queries": max_queries}
-        if layout == "gs":
-            refuse_forced(force_repairs)
-            plan = plan_gs(frozen, **options)
+
+        def planned(wanted: AnyLayout) -> RewritePlan:
+            if wanted == "gs":
+                refuse_forced(force_repairs)
+                return plan_gs(frozen, **options)
+            return make_plan(frozen, report, wanted, spec, **options, force_repairs=force_repairs, progress=progress)
+
+        choice = None
+        if layout == "auto":
+            recipe = recipe_of(frozen, spec, prefill=prefill)
+            timed = None if measure is None else _timed(measure, frozen, progress)
+            chosen = choose(planned, timed, decision_file(recipe, options))
+            plan, choice, layout = chosen.plan, chosen.choice, chosen.choice.layout
         else:
-            plan = make_plan(frozen, report, layout, spec, **options, force_repairs=force_repairs, progress=progress)
+            plan = planned(layout)
         models = {}
         for name, emission in GRAPHS[emit].items():
             progress(f"rewriting: {name}")
@@ -92,7 +107,7 @@ def write_bundle(
             check_addresses(audit_written(plan, models, ExportedGraph(Flow.of(frozen))))
             refuse_problems([problem for site in audit_chains(frozen, plan, models).values() for problem in site])
         progress("writing the manifest: digests of every file")
-        manifest = _manifest(frozen, plan, spec, staging, emit, prefill)
+        manifest = _manifest(frozen, plan, spec, staging, emit, prefill, choice)
         for name in manifest.tokenizer_files:
             shutil.copyfile(decoder.tokenizer_files[name], staging / name)
         (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
@@ -102,13 +117,30 @@ def write_bundle(
     return open_bundle(folder), plan, report
 
 
+def _timed(
+    measure: Measure, frozen: Decoder, progress: Callable[[str], None]
+) -> Callable[[RewritePlan], Mapping[AnyLayout, float]]:
+    def run(plan: RewritePlan) -> Mapping[AnyLayout, float]:
+        progress(f"timing {plan.layout}")
+        return measure(frozen, plan)
+
+    return run
+
+
 def _manifest(
-    frozen: Decoder, plan: RewritePlan, spec: SessionSpec, staging: Path, emit: Emit, prefill: str
+    frozen: Decoder,
+    plan: RewritePlan,
+    spec: SessionSpec,
+    staging: Path,
+    emit: Emit,
+    prefill: str,
+    choice: Choice | None,
 ) -> Manifest:
     names = [*GRAPHS[emit], GRAPH_FILE]
     return Manifest(
         qbpass_version=version("qbpass"),
         layout=plan.layout,
+        choice=choice,
         phase_mask=plan.phase_mask,
         max_queries=plan.max_queries,
         emission=emit,

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qbpass.models.contract import DecoderContract, KVPair
 from qbpass.models.recipe import Recipe
+from qbpass.rewrites.choice import Choice
 
 MANIFEST_FILE = "qbpass.json"
 
@@ -109,6 +110,7 @@ class Manifest(_Frozen):
     schema_version: Literal[1] = 1
     qbpass_version: str
     layout: Literal["qb", "pq", "gs"]
+    choice: Choice | None = None  # of `--layout auto`: what else there was, and why this
     phase_mask: int = Field(ge=0, le=15)
     max_queries: int = Field(ge=1, le=64)
     emission: Emit

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qbpass.models.decoder import Decoder
 from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.extents import ExtentRule, segment_extents
@@ -14,7 +15,7 @@ from qbpass.rewrites.guard import PHASE_INPUT
 from qbpass.rewrites.head import LOGITS_FROM
 from qbpass.rewrites.manifest import Interface
 from qbpass.rewrites.phases import Phase, layout_active
-from qbpass.rewrites.plan import HeadForm
+from qbpass.rewrites.plan import HeadForm, RewritePlan
 from qbpass.runtime.caches import Caches
 from qbpass.runtime.call_error import session_run
 from qbpass.runtime.element_types import logits_dtype
@@ -86,6 +87,22 @@ class BlockTarget:
             head=bundle.manifest.head,
             chained=frozenset(chain.layer for chain in bundle.manifest.chains),
             prefill_rows=target_prompt_rows(bundle.manifest),
+        )
+
+    @classmethod
+    def of_plan(cls, session: Any, frozen: Decoder, plan: RewritePlan, spec: SessionSpec) -> BlockTarget:
+        """Over the guarded graph of a plan that is in no bundle."""
+        return cls(
+            session,
+            Interface.of(frozen.contract),
+            spec,
+            extents=plan.extents,
+            segments=plan.segments,
+            max_queries=plan.max_queries,
+            context_length=frozen.context_length,
+            phase_mask=plan.phase_mask,
+            head=plan.head,
+            chained=frozenset(chain.site.layer for chain in plan.chains),
         )
 
     def native(self, spec: SessionSpec) -> BlockTarget:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -13,7 +14,7 @@ from qbpass.admission_table import show_admission
 from qbpass.commands.options import Provider, Threads, checked_prefill, chosen, session_spec
 from qbpass.models.session import SessionSpec
 from qbpass.repair_lines import repair_lines
-from qbpass.screen import Steps, note, say
+from qbpass.screen import Steps, say
 from qbpass.weight_lines import weight_lines
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def rewrite(
         typer.Option(
             "--layout",
             metavar="auto|qb|pq|gs",
-            help="auto: qb, or pq where every qb form is false here. gs: the rows of any decoder one at a time.",
+            help="auto: of the layouts not proven wrong here, the one whose calls take least time here. gs: the rows "
+            "of any decoder one at a time.",
         ),
     ] = "auto",
     prefill: Annotated[
@@ -87,7 +89,7 @@ def rewrite(
     from qbpass.models_at import own_decoder
     from qbpass.rewrites.planner import RewriteRefused
 
-    layouts = ("qb", "pq") if chosen("--layout", layout, ("auto", "qb", "pq", "gs")) == "auto" else (layout,)
+    wanted = cast('AnyLayout | Literal["auto"]', chosen("--layout", layout, ("auto", "qb", "pq", "gs")))
     emission = cast(Emit, chosen("--emit", emit, ("guarded", "specialized")))
     asked: dict[str, Any] = {
         "phase_mask": phase_mask,
@@ -101,10 +103,13 @@ def rewrite(
     decoder = own_decoder(model)
     _ = decoder.contract  # raises where the interface has a problem
     try:
-        bundle, plan = _write(decoder, out, cast("Sequence[AnyLayout]", layouts), spec, asked)
+        bundle, plan = _write(decoder, out, wanted, spec, asked)
     except RewriteRefused as refused:
         _show_refusal(refused)
         raise typer.Exit(1) from None
+    if bundle.manifest.choice is not None:
+        for line in bundle.manifest.choice.lines():
+            say(line)
     say(plan.text().splitlines()[0])
     for line in _forms(plan):
         say(line)
@@ -122,28 +127,18 @@ def rewrite(
 def _write(
     decoder: Decoder,
     out: Path,
-    layouts: Sequence[AnyLayout],
+    layout: AnyLayout | Literal["auto"],
     spec: SessionSpec,
     asked: Mapping[str, Any],
 ) -> tuple[Bundle, RewritePlan]:
-    """The bundle in the first of `layouts` that is not proven wrong here.
-
-    asked: the options of write_bundle. Raises RewriteRefused where all are.
-    """
+    """asked: the options of write_bundle. Raises RewriteRefused."""
     from qbpass.rewrites.bundle_writer import write_bundle
-    from qbpass.rewrites.planner import RewriteRefused
+    from qbpass.runtime.layout_cost import layout_cost
 
-    for layout in layouts:
-        try:
-            with Steps() as steps:
-                bundle, plan, _ = write_bundle(decoder, out, layout, spec, progress=steps.text, **asked)
-            return bundle, plan
-        except RewriteRefused as refused:
-            if layout == layouts[-1] or not (refused.trials or refused.of_layout):
-                raise
-            _show_trials(refused.trials, layout)
-            note(f"{refused}: trying another layout")
-    raise ValueError("no layout to try")
+    with Steps() as steps:
+        measure = partial(layout_cost, spec=spec)
+        bundle, plan, _ = write_bundle(decoder, out, layout, spec, measure=measure, progress=steps.text, **asked)
+    return bundle, plan
 
 
 def _show_refusal(refused: RewriteRefused) -> None:
@@ -207,7 +202,7 @@ def _show_trials(trials: Sequence[Mapping[str, Any]], layout: str | None = None)
         residues = trial["exact_extents"]["residues"] if "exact_extents" in trial else ()
         if residues:
             form += f", exact extents n % {trial['exact_extents']['modulus']} in {list(residues)}"
-        if trial["clip"] == "keys":
+        if trial.get("clip") == "keys":
             form += ", keys clipped"
         witness = trial["witness"]
         if witness is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qbpass.models.session import SessionSpec
+from qbpass.models.decoder import Decoder
+from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.bundle import Bundle
 from qbpass.runtime.prefill import recipe_rows
 from qbpass.runtime.serial_target import SerialTarget
@@ -24,11 +25,24 @@ class RewindingTarget(SerialTarget):
             context_length=manifest.context_length,
             max_queries=max_queries,
             prefill_rows=recipe_rows(manifest.recipe.prefill),
+            share_cache=serial.shares_cache,
         )
 
     def start(self, rows: int) -> None:
         super().start(rows)
         self._kept: dict[int, list[Any]] = {}
+
+    @classmethod
+    def of_frozen(cls, frozen: Decoder, spec: SessionSpec, max_queries: int, *, share_cache: bool) -> RewindingTarget:
+        """Over a session of its own."""
+        return cls(
+            open_session(frozen.path, spec, weights=frozen.weights),
+            frozen.contract,
+            spec,
+            context_length=frozen.context_length,
+            max_queries=max_queries,
+            share_cache=share_cache,
+        )
 
     def keep(self) -> None:
         """Let `rollback` come back to this length."""
