@@ -7,8 +7,8 @@ from typing import Protocol
 
 
 class Drafter(Protocol):
-    def start(self, tokens: Sequence[int]) -> None:
-        """A new request with this prompt."""
+    def start(self, tokens: Sequence[int], rows: int) -> None:
+        """A new request with this prompt, of up to `rows` positions."""
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Tokens that were committed."""
@@ -20,8 +20,8 @@ class Drafter(Protocol):
 class NoDrafter:
     """Serial decoding: never proposes."""
 
-    def start(self, tokens: Sequence[int]) -> None:
-        del tokens
+    def start(self, tokens: Sequence[int], rows: int) -> None:
+        del tokens, rows
 
     def extend(self, tokens: Sequence[int]) -> None:
         del tokens

@@ -43,8 +43,9 @@ class Engine:
         limit, limit_reason = self._limit(request)
         target, drafter = self.target, self.drafter
         trace = Trace(prompt_tokens=len(request.prompt))
-        target.start(len(request.prompt) + limit)
-        drafter.start(request.prompt)
+        rows = len(request.prompt) + limit
+        target.start(rows)
+        drafter.start(request.prompt, rows)
         # `pending` is visible but not yet in the KV cache: the next call consumes it, exactly once.
         pending = greedy(target.prefill(request.prompt))[0]
         output = [pending]

@@ -19,10 +19,11 @@ class NgramDrafter:
         if not sizes or min(sizes) < 1:
             raise ValueError("n-gram sizes must be positive")
         self.sizes = tuple(sorted(set(sizes), reverse=True))
-        self.start([])
+        self.start([], 0)
 
-    def start(self, tokens: Sequence[int]) -> None:
+    def start(self, tokens: Sequence[int], rows: int) -> None:
         """A new request with this prompt."""
+        del rows
         self._tokens: list[int] = []
         self._next: dict[tuple[int, ...], int] = {}  # n-gram -> index of the token after its latest occurrence
         self.extend(tokens)

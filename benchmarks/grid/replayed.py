@@ -111,7 +111,7 @@ class MisleadingDrafter:
     def __init__(self, continuation: tuple[int, ...], vocab_size: int):
         self._continuation, self._vocab_size = continuation, vocab_size
 
-    def start(self, tokens: Sequence[int]) -> None:
+    def start(self, tokens: Sequence[int], rows: int) -> None:
         self._seen = 0
 
     def extend(self, tokens: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ from qbpass.evidence.options import REPAIRED, QualifyOptions
 from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.apply import rewrite_graph
 from qbpass.rewrites.bundle import Bundle, plan_for
-from qbpass.rewrites.plan import Layout
+from qbpass.rewrites.plan import RewritePlan
 from qbpass.runtime.block_target import BlockTarget
 from qbpass.runtime.drafter import Drafter, NoDrafter
 from qbpass.runtime.engine import Engine
@@ -76,7 +76,8 @@ class _Targets:
         self._progress(f"loading {name}")
         if name == "R":
             return SerialTarget.from_bundle(bundle, spec)
-        return _block_target(bundle, "qb" if name == "QB" else "pq", spec)
+        plan = plan_for(bundle, "qb" if name == "QB" else "pq", spec)
+        return block_target_of(bundle, plan, spec, target_prompt_rows(bundle.manifest))
 
     def _bundles_own(self) -> BundleTarget:
         if self._own is None:
@@ -85,9 +86,8 @@ class _Targets:
         return self._own
 
 
-def _block_target(bundle: Bundle, layout: Layout, spec: SessionSpec) -> BlockTarget:
-    """A layout that is not the bundle's."""
-    plan = plan_for(bundle, layout, spec)
+def block_target_of(bundle: Bundle, plan: RewritePlan, spec: SessionSpec, prefill_rows: int | None) -> BlockTarget:
+    """A target over the guarded graph of a plan that is not the bundle's own, rewritten in memory."""
     graph = rewrite_graph(bundle.reference, plan).SerializeToString()
     return BlockTarget(
         open_session(graph, spec, weights=bundle.weights),
@@ -100,5 +100,5 @@ def _block_target(bundle: Bundle, layout: Layout, spec: SessionSpec) -> BlockTar
         phase_mask=plan.phase_mask,
         head=plan.head,
         chained=frozenset(chain.site.layer for chain in plan.chains),
-        prefill_rows=target_prompt_rows(bundle.manifest),
+        prefill_rows=prefill_rows,
     )

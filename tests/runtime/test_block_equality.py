@@ -66,7 +66,7 @@ class WrongThenRight:
     def __init__(self, continuation: tuple[int, ...], vocab_size: int):
         self.continuation, self.vocab_size = continuation, vocab_size
 
-    def start(self, tokens: tuple[int, ...]) -> None:
+    def start(self, tokens: tuple[int, ...], rows: int) -> None:
         self.prompt, self.seen = len(tokens), 0
 
     def extend(self, tokens: tuple[int, ...]) -> None:

@@ -32,7 +32,7 @@ class TestDrafter:
         self.next_token, self.random = next_token, random.Random(seed)
         self.seen: list[int] = []
 
-    def start(self, tokens: Sequence[int]) -> None:
+    def start(self, tokens: Sequence[int], rows: int) -> None:
         self.seen = list(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -78,7 +78,7 @@ class ProposesTooMuch(TestDrafter):
 class Lookup(TestDrafter):
     def propose(self, limit: int) -> list[int]:
         drafter = NgramDrafter()
-        drafter.start(self.seen)
+        drafter.start(self.seen, len(self.seen))
         return drafter.propose(limit)
 
 

@@ -137,7 +137,7 @@ class HalfRight:
     def __init__(self, continuation: tuple[int, ...], vocab_size: int):
         self.continuation, self.vocab_size = continuation, vocab_size
 
-    def start(self, tokens: tuple[int, ...], *rest: int) -> None:
+    def start(self, tokens: tuple[int, ...], rows: int) -> None:
         self.seen = 0
 
     def extend(self, tokens: tuple[int, ...]) -> None:

@@ -32,7 +32,7 @@ def test_a_proposal_is_what_a_naive_search_finds(
     prompt: list[int], chunks: list[list[int]], limit: int, sizes: set[int]
 ) -> None:
     drafter = NgramDrafter(sorted(sizes))
-    drafter.start(prompt)
+    drafter.start(prompt, 64)
     tokens = list(prompt)
     assert drafter.propose(limit) == naive(tokens, tuple(sizes), limit)
     for chunk in chunks:
@@ -43,15 +43,15 @@ def test_a_proposal_is_what_a_naive_search_finds(
 
 def test_a_new_request_forgets_the_one_before() -> None:
     drafter = NgramDrafter()
-    drafter.start([1, 2, 3, 1, 2])
+    drafter.start([1, 2, 3, 1, 2], 64)
     assert drafter.propose(2) == [3, 1]
-    drafter.start([1, 2])
+    drafter.start([1, 2], 64)
     assert drafter.propose(2) == []
 
 
 def test_a_longer_match_wins_over_a_later_one() -> None:
     drafter = NgramDrafter((3, 2))
-    drafter.start([1, 2, 3, 8, 7, 2, 3, 9, 1, 2, 3])
+    drafter.start([1, 2, 3, 8, 7, 2, 3, 9, 1, 2, 3], 64)
     assert drafter.propose(1) == [8]
 
 
