@@ -1,8 +1,10 @@
 """Peak resident memory of a fresh process that runs one short request (Linux).
 
 plain: a default ONNX Runtime session on the user's export (--model). frozen: the same on the bundle's frozen
-graph. engine: the loaded qbpass engine on the bundle. Each figure is the process's VmHWM, Python and its
-imports included. All generate the same tokens or get no ratio.
+graph. engine: the loaded qbpass engine on the bundle. phases: the same graph as target, as draft and in the
+exported layout, with calls of every width. layouts (--layouts): the same, and then the layout that the bundle does
+not hold, in a second session over the same weight files. Each figure is the process's VmHWM, Python and its imports
+included. All generate the same tokens or get no ratio.
 """
 
 from __future__ import annotations
@@ -12,41 +14,66 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from measuring.claims import Claim, answer, show_claims
-from measuring.script import add_request, parser, run
+from measuring.script import add_request, parser, run, spec_of
 
 from qbpass.admission.probes.interleaved import Ratio
 from qbpass.models.errors import QbpassError
 from qbpass.models.loading import find_graph
-from qbpass.rewrites.bundle import open_bundle
+from qbpass.rewrites.bundle import Bundle, open_bundle
+from qbpass.rewrites.bundle_writer import write_bundle
+from qbpass.rewrites.plan import Layout
 from qbpass.screen import Steps, table
+
+#: What each form should take of a plain session at most.
+MOST = {"engine": 1.25, "phases": 1.3, "layouts": 1.3}
 
 
 def measure(options: argparse.Namespace, steps: Steps) -> dict[str, Any]:
     bundle = open_bundle(options.bundle)
-    paths = {"frozen": bundle.reference.path, "engine": bundle.folder}
+    with tempfile.TemporaryDirectory(prefix="qbpass.") as folder:
+        return _measure(options, steps, bundle, Path(folder))
+
+
+def _measure(options: argparse.Namespace, steps: Steps, bundle: Bundle, folder: Path) -> dict[str, Any]:
+    """folder: for a while, the frozen graph with its weights named from one folder, and the other layout's bundle."""
+    graph, weights = bundle.weights.in_one_folder(bundle.reference.path.read_bytes())
+    (folder / "frozen.onnx").write_bytes(graph)
+    paths = {"frozen": folder / "frozen.onnx", "engine": bundle.folder, "phases": bundle.folder}
     if options.model is not None:
         paths = {"plain": find_graph(options.model), **paths}
+    others = []
+    if options.layouts:
+        other: Layout = "pq" if bundle.manifest.layout == "qb" else "qb"
+        steps.text(f"writing a bundle of layout {other}, for a while")
+        asked = {"phase_mask": bundle.manifest.phase_mask, "max_queries": bundle.manifest.max_queries}
+        recipe = {"prefill": bundle.manifest.recipe.prefill}
+        others = [write_bundle(bundle.reference, folder / other, other, spec_of(options), **asked, **recipe)[0].folder]
+        paths["layouts"] = bundle.folder
     prompt = np.random.default_rng(0).integers(0, bundle.manifest.interface.vocab_size, options.prompt).tolist()
     shared = {
         "threads": options.threads,
         "tokens": options.tokens,
         "prompt": prompt,
         "contract": asdict(bundle.reference.contract),
+        "folder": str(weights),
     }
     found: dict[str, list[dict[str, Any]]] = {form: [] for form in paths}
     for turn in range(options.rounds):
         for form, path in paths.items():
             steps.count(f"{form}: a fresh process", turn, options.rounds)
-            found[form].append(_fresh({"form": form, "path": str(path.resolve()), **shared}))
+            more = {"others": [str(other) for other in others] if form == "layouts" else []}
+            found[form].append(_fresh({"form": form, "path": str(path.resolve()), **shared, **more}))
     tokens = {form: {tuple(entry["tokens"]) for entry in entries} for form, entries in found.items()}
     equal = {form: seen == tokens["frozen"] and len(seen) == 1 for form, seen in tokens.items()}
-    bases = [form for form in paths if form != "engine"]
+    ours = {form: most for form, most in MOST.items() if form in paths}
+    bases = [form for form in paths if form not in ours]
     return {
         "prompt": options.prompt,
         "tokens": options.tokens,
@@ -54,14 +81,15 @@ def measure(options: argparse.Namespace, steps: Steps) -> dict[str, Any]:
         "held_mb": {form: statistics.median(e["held_mb"] for e in entries) for form, entries in found.items()},
         "equal_to_frozen": equal,
         "claims": [
-            Claim(f"engine / {base}", _ratio(found, base) if equal["engine"] and equal[base] else None, at_most=1.25)
+            Claim(f"{form} / {base}", _ratio(found, form, base) if equal[form] and equal[base] else None, at_most=most)
+            for form, most in ours.items()
             for base in bases
         ],
     }
 
 
-def _ratio(found: dict[str, list[dict[str, Any]]], base: str) -> Ratio:
-    pairs = zip(found["engine"], found[base], strict=True)
+def _ratio(found: dict[str, list[dict[str, Any]]], form: str, base: str) -> Ratio:
+    pairs = zip(found[form], found[base], strict=True)
     low, median, high = np.percentile([ours["peak_mb"] / theirs["peak_mb"] for ours, theirs in pairs], (25, 50, 75))
     return Ratio(float(median), float(low), float(high))
 
@@ -96,6 +124,7 @@ def show(results: dict[str, Any]) -> None:
 def options() -> argparse.Namespace:
     made = parser(__doc__, rounds=3)
     made.add_argument("--model", type=Path, metavar="MODEL", help="the export the bundle was made from")
+    made.add_argument("--layouts", action="store_true", help="also load the layout that the bundle does not hold")
     add_request(made, prompt=32, tokens=16)
     return made.parse_args()
 

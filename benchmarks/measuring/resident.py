@@ -1,9 +1,10 @@
 """One short request in this process, and the memory it took. Run by memory.py, in a fresh process for each form.
 
-Reads a JSON object on stdin: form (plain | frozen | engine), path (a model, or a bundle's folder), threads,
-tokens (how many to generate), prompt, contract (the decoder's). Writes another: tokens, peak_mb (VmHWM),
-held_mb (VmRSS, all still loaded). The forms without qbpass import neither onnx nor any part of qbpass but the
-contract's type.
+Reads a JSON object on stdin: form (plain | frozen | engine | phases | layouts), path (a model, or a bundle's
+folder), folder (of the frozen graph's weights), others (bundles of the layouts that the first does not hold),
+threads, tokens (how many to generate), prompt, contract (the decoder's). Writes another: tokens, peak_mb
+(VmHWM), held_mb (VmRSS, all still loaded). The forms without qbpass import neither onnx nor any part of qbpass
+but the contract's type.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ def plain_request(job: dict[str, Any]) -> tuple[list[int], Any]:
     from measuring.user_loop import bound_loop, plain_session
 
     contract = DecoderContract(**{**job["contract"], "kv": tuple(KVPair(**pair) for pair in job["contract"]["kv"])})
-    session = plain_session(Path(job["path"]), job["threads"], frozen=job["form"] == "frozen")
+    path, frozen = Path(job["path"]), job["form"] == "frozen"
+    if frozen:
+        session = plain_session(path.read_bytes(), job["threads"], frozen=True, folder=Path(job["folder"]))
+    else:
+        session = plain_session(path, job["threads"], frozen=False)
     return bound_loop(session, contract, job["prompt"], job["tokens"])[0], session
 
 
@@ -38,6 +43,33 @@ def engine_request(job: dict[str, Any]) -> tuple[list[int], Any]:
     return list(engine.generate(Request(tuple(job["prompt"]), job["tokens"]))[0].token_ids), engine
 
 
+def every_phase_request(job: dict[str, Any]) -> tuple[list[int], Any]:
+    """The bundle as the target, as the draft and in the exported layout, each with calls of every width; then the same
+    of each other bundle, in a session of its own.
+    """
+    from qbpass.models.session import SessionSpec
+    from qbpass.rewrites.bundle import check_recipe, open_bundle
+    from qbpass.runtime.block_target import BlockTarget
+    from qbpass.runtime.drafter import NoDrafter
+    from qbpass.runtime.engine import Engine, Request
+
+    spec = SessionSpec("cpu", job["threads"])
+    request = Request(tuple(job["prompt"]), job["tokens"])
+    loaded, told = [], set()
+    for path in (job["path"], *job["others"]):
+        bundle = open_bundle(Path(path))
+        check_recipe(bundle, spec)
+        target = BlockTarget.from_bundle(bundle, spec)
+        for role in (target, target.draft(spec, None), target.native(spec)):
+            told.add(Engine(role, NoDrafter()).generate(request)[0].token_ids)
+            for width in range(1, bundle.manifest.max_queries + 1):
+                role.start(len(job["prompt"]) + width)
+                role.prefill(job["prompt"])
+                role.verify(job["prompt"][:width])
+            loaded.append(role)
+    return list(told.pop()) if len(told) == 1 else [], loaded
+
+
 def megabytes(field: str) -> float:
     """A field of /proc/self/status, in MB of 10**6 bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -48,7 +80,8 @@ def megabytes(field: str) -> float:
 
 def main() -> None:
     job = json.load(sys.stdin)
-    tokens, loaded = (engine_request if job["form"] == "engine" else plain_request)(job)
+    requests = {"engine": engine_request, "phases": every_phase_request, "layouts": every_phase_request}
+    tokens, loaded = requests.get(job["form"], plain_request)(job)
     print(json.dumps({"tokens": tokens, "peak_mb": megabytes("VmHWM"), "held_mb": megabytes("VmRSS")}))
     del loaded
 
