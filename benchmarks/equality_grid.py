@@ -2,9 +2,10 @@
 
     python benchmarks/equality_grid.py [--exporter E] [--weights W] [--layout L] [--prefill P] [--json F] [--markdown F]
 
-Each option may be repeated, and stands for its whole axis where it is left out. A cell ends equal, refused with a
-code, or falsified with a witness; the exit code is 1 where one does not. Models are made once and kept in qbpass's
-cache folder: that needs the extras export and genai. --json: cells of an earlier run that are not run now stay in F.
+The options of axes may be repeated, and stand for the whole axis where they are left out. A cell ends equal, refused
+with a code, or falsified with a witness; the exit code is 1 where one does not. Models are made once and kept in
+qbpass's cache folder: that needs the extras export and genai. --json: cells of an earlier run that are not run now stay
+in F.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from grid.axes import EXPORTERS, FORMATS, LAYOUTS, PREFILLS, WIDTHS, Cell, Model, cells
+from grid.axes import EXPORTERS, FORMATS, LAYOUTS, PREFILLS, REAL, WIDTHS, Cell, Model, cells
 from grid.outcome import Outcome
 from grid.replayed import Size
 from grid.table import markdown
@@ -27,21 +28,22 @@ from qbpass.json_file import write_json
 from qbpass.models.processor import processor_name
 from qbpass.screen import Steps, table
 
-SECONDS_A_CELL = 120
+SECONDS_A_CELL = 600
 
 
 def main() -> None:
     chosen = options()
-    wanted = cells(chosen.exporter, chosen.weights, chosen.layout, chosen.prefill)
+    wanted = list(REAL) if chosen.smollm2 else cells(chosen.exporter, chosen.weights, chosen.layout, chosen.prefill)
     outcomes = _read(chosen.json) if chosen.json is not None and chosen.json.is_file() else {}
     ended: dict[Cell, Outcome] = {}
     with Steps() as steps:
         for model, group in groupby(wanted, lambda cell: cell.model):
             of_model = list(group)
             steps.count(model.name, len(ended), len(wanted))
+            size = Size(rows=12) if chosen.smollm2 else Size()
             parts = [(cell.layout, cell.prefill) for cell in of_model]
             named = (model.exporter, model.weights)
-            for (layout, prefill), outcome in run_parts(named, parts, chosen.threads, Size(), SECONDS_A_CELL):
+            for (layout, prefill), outcome in run_parts(named, parts, chosen.threads, size, SECONDS_A_CELL):
                 ended[Cell(model, layout, prefill)] = outcome
             outcomes |= ended
             if chosen.json is not None:
@@ -94,6 +96,7 @@ def options() -> argparse.Namespace:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, choices in (("exporter", EXPORTERS), ("weights", FORMATS), ("layout", LAYOUTS), ("prefill", PREFILLS)):
         made.add_argument(f"--{name}", action="append", choices=list(choices), default=[], help="may be repeated")
+    made.add_argument("--smollm2", action="store_true", help="run the cells of SmolLM2-135M-Instruct in their place")
     made.add_argument("--threads", type=int, default=2, metavar="N", help="intra-op threads (default: %(default)s)")
     made.add_argument("--json", type=Path, metavar="F", help="write the cells to F, with those of an earlier run")
     made.add_argument(

@@ -19,7 +19,7 @@ from onnx import parser
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from grid.axes import WIDTHS, Cell, Model, cells, models  # noqa: E402
+from grid.axes import REAL, WIDTHS, Cell, Model, cells, models  # noqa: E402
 from grid.builder import missing_builder  # noqa: E402
 from grid.models import model_file  # noqa: E402
 from grid.outcome import Outcome  # noqa: E402
@@ -67,6 +67,14 @@ def test_every_cell_of_the_grid_is_equal_refused_with_a_code_or_falsified_with_a
     code, found = run_grid(tmp_path / "grid.json")
     assert [cell for cell in found if cell["failed"]] == []
     assert (code, len(found)) == (0, len(cells([], [], [], [])))
+
+
+@pytest.mark.slow
+@pytest.mark.real_model
+def test_the_cells_of_a_real_model_are_equal_and_plain_speculation_is_not(tmp_path: Path) -> None:
+    code, found = run_grid(tmp_path / "grid.json", "--smollm2")
+    assert (code, [cell["ending"] for cell in found]) == (0, ["equal"] * len(REAL))
+    assert all(cell["native_equal"]["4"] < cell["rows"]["4"] for cell in found)
 
 
 class Counting:
@@ -131,7 +139,7 @@ def test_a_refusal_without_a_code_a_verdict_without_a_witness_and_an_error_are_f
 
 
 def test_a_grid_with_a_blank_cell_is_not_written() -> None:
-    whole = {cell: Outcome("refused", "why", ("CODE",)) for cell in cells([], [], [], [])}
+    whole = {cell: Outcome("refused", "why", ("CODE",)) for cell in (*cells([], [], [], []), *REAL)}
     assert markdown(whole, "here").count("CODE") > len(models())
     del whole[Cell(Model("sdpa", "fp16"), "gs", "one")]
     with pytest.raises(KeyError):

@@ -59,6 +59,16 @@ class Cell:
         return f"{self.model.name}/{self.layout}/{self.prefill}"
 
 
+#: Exporters' names begin with it where the model is SmolLM2-135M-Instruct.
+SMOLLM2 = "smollm2-"
+REAL = (
+    Cell(Model("smollm2-sdpa", "fp32"), "qb", "whole"),
+    Cell(Model("smollm2-sdpa", "int4-128"), "qb", "whole"),
+    Cell(Model("smollm2-genai", "fp32"), "pq", "whole"),
+    Cell(Model("smollm2-genai", "builder-int4"), "pq", "whole"),
+)
+
+
 def models() -> list[Model]:
     return [Model(e, f) for e, f in product(EXPORTERS, FORMATS) if e == "genai" or f not in ONLY_GENAI]
 

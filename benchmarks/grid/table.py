@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grid.axes import EXPORTERS, FORMATS, LAYOUTS, PREFILLS, WIDTHS, Cell, Model, models
+from grid.axes import EXPORTERS, FORMATS, LAYOUTS, PREFILLS, REAL, SMOLLM2, WIDTHS, Cell, Model, models
 from grid.outcome import Outcome
 
 HEAD = """\
@@ -18,6 +18,7 @@ drafts are wrong in part, endpoints compared.
 | a cell says | it means |
 |---|---|
 | = 38 64 78 80 | every row is serial decoding's: so many rows in blocks of 1, 2, 3, 4; and both endpoints are |
+| qb = 38 64 78 80 | the same, by the layout that auto chose |
 | CODE | refused, with an [admission code](admission-codes.md) |
 | false [n] | a probe proved the layout wrong here; witness n stands below the table |
 | DIFFERS [n], ERROR [n] | a failure: a row or an endpoint is not the reference's, or something broke |
@@ -40,27 +41,40 @@ def markdown(outcomes: Mapping[Cell, Outcome], conditions: str) -> str:
         for model in models():
             if model.exporter == exporter:
                 parts += _lines(model, outcomes, notes)
-        parts += ["\n", *(f"[{number}] {text}\n\n" for text, number in notes.items())]
-    parts.append("\n## The weight formats\n\n")
+        parts += ["\n", *_footnotes(notes)]
+    parts.append("\n## SmolLM2-135M-Instruct\n\n")
+    parts.append("| exporter | weights | prefill | layout | says | native |\n|---|---|---|---|---|---|\n")
+    notes = {}
+    for cell in REAL:
+        outcome = outcomes[cell]
+        axes = (cell.model.exporter.removeprefix(SMOLLM2), cell.model.weights, cell.prefill, cell.layout)
+        parts.append(f"| {' | '.join((*axes, _cell(outcome, notes), _native([outcome])))} |\n")
+    parts += ["\n", *_footnotes(notes), "\n## The weight formats\n\n"]
     parts += [f"- {name}: {what}\n" for name, what in FORMATS.items()]
     return "".join(parts)
+
+
+def _footnotes(notes: Mapping[str, int]) -> list[str]:
+    return [f"[{number}] {text}\n\n" for text, number in notes.items()]
 
 
 def _lines(model: Model, outcomes: Mapping[Cell, Outcome], notes: dict[str, int]) -> list[str]:
     """A line a prefill recipe, or one where all say the same."""
     rows = {}
     for prefill in PREFILLS:
-        found = [outcomes[Cell(model, layout, prefill)] for layout in LAYOUTS]
-        rows[prefill] = (*(_cell(outcome, notes) for outcome in found), _native(found))
+        found = {layout: outcomes[Cell(model, layout, prefill)] for layout in LAYOUTS}
+        texts = (_cell(outcome, notes, layout == "auto") for layout, outcome in found.items())
+        rows[prefill] = (*texts, _native(list(found.values())))
     if len(set(rows.values())) == 1:
         rows = {"each": rows[PREFILLS[0]]}
     return [f"| {model.weights} | {prefill} | {' | '.join(texts)} |\n" for prefill, texts in rows.items()]
 
 
-def _cell(outcome: Outcome, notes: dict[str, int]) -> str:
+def _cell(outcome: Outcome, notes: dict[str, int], chosen: bool = False) -> str:
+    """chosen: the layout was."""
     if outcome.ending == "equal":
         counts = " ".join(str(outcome.equal.get(width, 0)) for width in WIDTHS)
-        return f"= {counts}"
+        return f"{outcome.layout} = {counts}" if chosen else f"= {counts}"
     if outcome.ending == "refused" and outcome.codes:
         return ", ".join(outcome.codes)
     word = {"falsified": "false", "differs": "DIFFERS", "error": "ERROR", "refused": "ERROR"}[outcome.ending]
