@@ -19,6 +19,7 @@ from qbpass.models.weight_sources import weight_files
 _HEAD = 4096  # bytes that two ranges are told apart by before they are compared whole
 _CHUNK = 2**20  # no range is ever held as a whole
 _MOST_COMPARED = 4  # ranges with the same head; a stranger's file may have any number of them
+_CACHE_LINE = 64
 _ALIGNMENT = 4096  # of what is kept: a page, so that mapped tensors begin at one
 
 
@@ -81,10 +82,15 @@ class _UserFiles:
             self._ranges.setdefault((entry.length, head), {}).setdefault(entry, tensor.name)
 
     def find(self, name: str, data: Path, copy: _Range) -> _Range | None:
-        """The user's range with the bytes of `copy` in `data`: first of those that the user calls so, too."""
+        """The user's range with the bytes of `copy` in `data`: first of those that the user calls so, too.
+
+        Where ONNX Runtime reads a weight of the user's name it maps the very same address. One of another name it
+        made itself, at a cache line's start, and what a kernel computes may depend on that.
+        """
         head = _read(data, copy.offset, min(copy.length, _HEAD))
         ranges = self._ranges.get((copy.length, head), {})
-        for entry in sorted(ranges, key=lambda entry: ranges[entry] != name)[:_MOST_COMPARED]:
+        fit = [entry for entry in ranges if ranges[entry] == name or entry.offset % _CACHE_LINE == 0]
+        for entry in sorted(fit, key=lambda entry: ranges[entry] != name)[:_MOST_COMPARED]:
             if _same_bytes(self.paths[entry.location], entry.offset, data, copy.offset, copy.length):
                 self.found.add(entry.location)
                 return entry

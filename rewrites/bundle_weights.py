@@ -64,13 +64,15 @@ def lie_in(decoder: Decoder, folder: Path) -> bool:
 def take_frozen(frozen: Decoder, staging: Path, reserved: Collection[str], *, copy_weights: bool) -> Decoder:
     """A decoder that was frozen before, its graph in `staging`, its weights where they are, or copied along.
 
-    reserved: names of files that the bundle writes itself. Raises BundleError where a weight file to be copied has one.
+    reserved: names of files that the bundle writes itself. Raises BundleError where a weight file to be copied has one,
+    or the disk is too small.
     """
     files = weight_files(frozen.model, frozen.weights)
     shutil.copyfile(frozen.path, staging / GRAPH_FILE)
     if not copy_weights:
         elsewhere = {location: frozen.weights.folder_of(location).resolve() for location in files}
         return replace(frozen, path=staging / GRAPH_FILE, elsewhere=elsewhere)
+    _check_space(staging, sum(path.stat().st_size for path in files.values()))
     for location, path in files.items():
         if location in reserved:
             raise BundleError(
@@ -79,3 +81,12 @@ def take_frozen(frozen: Decoder, staging: Path, reserved: Collection[str], *, co
         (staging / location).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, staging / location)
     return replace(frozen, path=staging / GRAPH_FILE, elsewhere={})
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise BundleError(
+            f"copying the weights needs {needed / 2**20:,.0f} MiB in {folder.parent}, which has "
+            f"{free / 2**20:,.0f} MiB free: free some space, choose another folder, or leave --copy-weights out"
+        )

@@ -120,7 +120,7 @@ def rewrite(
     say(f"  {_head(plan.head_evidence)}")
     size = sum(file.stat().st_size for file in bundle.folder.rglob("*") if file.is_file())
     say(f"{bundle.folder}: a bundle of {size / 2**20:,.1f} MiB, for {spec.threads} thread(s) on {spec.provider}")
-    for line in weight_lines(bundle):
+    for line in weight_lines(bundle, decoder):
         say(f"  {line}")
 
 

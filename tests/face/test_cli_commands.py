@@ -82,6 +82,23 @@ def test_rewrite_says_which_forms_were_false_and_where_the_bundle_lies(
     assert ": unknown, " in answer.out
     assert str(tmp_path / "b") in answer.out
     assert (tmp_path / "b" / "qbpass.json").is_file()
+    data = tiny_eager.resolve() / "model.onnx.data"
+    assert f"  {data}: {data.stat().st_size / 2**20:,.1f} MiB of weights, read where they are" in answer.out
+
+
+def test_a_bundle_is_rewritten_into_one_that_holds_its_weights(
+    tiny_bundle: Bundle, tmp_path: Path, qbpass_run: Run
+) -> None:
+    answer = qbpass_run(
+        "rewrite", tiny_bundle.folder, tmp_path / "b", "--threads", 2, "--layout", "pq", "--copy-weights"
+    )
+    assert answer.code == 0
+    assert "layout pq" in answer.out
+    assert "model.onnx.data: " in answer.out
+    assert "of weights, in the bundle" in answer.out
+    bundle = open_bundle(tmp_path / "b")
+    assert bundle.weights.elsewhere == {}
+    assert bundle.manifest.recipe.weights == tiny_bundle.manifest.recipe.weights
 
 
 @pytest.fixture

@@ -103,6 +103,22 @@ def test_a_weight_is_found_under_another_name_and_shape(tmp_path: Path) -> None:
     assert bytes_of(frozen) == bytes_of(freeze(source, tmp_path / "copied", SPEC, copy_weights=True))
 
 
+def test_a_weight_of_another_name_is_found_at_cache_lines_alone(tmp_path: Path) -> None:
+    """There ONNX Runtime keeps those that it makes; a weight of the same name it maps where the user has it."""
+    source = decoder_of(tiny_decoder(LAYERS), tmp_path / "source")
+    data = source.folder / "model.onnx.data"
+    data.write_bytes(b"1234" + data.read_bytes())
+    for tensor in external_tensors(source.model):
+        location, offset, length = external_entry(tensor)
+        set_external_entry(tensor, location, offset + 4, length)
+    user = kept_weights._UserFiles(source)
+    tensor = next(external_tensors(source.model))
+    entry = kept_weights._Range(*external_entry(tensor))
+    assert entry.offset % 64 == 4
+    assert user.find(tensor.name, data, entry) == entry
+    assert user.find("made by the optimizer", data, entry) is None
+
+
 def test_weights_inside_the_users_file_are_written(tmp_path: Path) -> None:
     source = decoder_of(tiny_decoder(LAYERS), tmp_path / "source", external=False)
     frozen = freeze(source, tmp_path / "frozen", SPEC)

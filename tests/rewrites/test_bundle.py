@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -155,6 +156,15 @@ def test_a_manifest_without_weight_files_has_them_all_in_its_folder(portable: Pa
     edit(portable, lambda m: m.pop("weights"))
     bundle = open_bundle(portable)
     assert check_recipe(bundle, SPEC) == bundle.manifest.recipe
+
+
+def test_a_full_disk_is_noticed_before_weights_are_copied(
+    quick: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))
+    with pytest.raises(BundleError, match="free some space, choose another folder, or leave --copy-weights out"):
+        write_bundle(quick, tmp_path / "full", "qb", SPEC, copy_weights=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_writing_over_a_bundle_keeps_the_weights_that_lie_in_it(portable: Path, quick: Decoder) -> None:
