@@ -90,7 +90,15 @@ class BlockTarget:
         )
 
     @classmethod
-    def of_plan(cls, session: Any, frozen: Decoder, plan: RewritePlan, spec: SessionSpec) -> BlockTarget:
+    def of_plan(
+        cls,
+        session: Any,
+        frozen: Decoder,
+        plan: RewritePlan,
+        spec: SessionSpec,
+        *,
+        prefill_rows: int | None = None,
+    ) -> BlockTarget:
         """Over the guarded graph of a plan that is in no bundle."""
         return cls(
             session,
@@ -103,6 +111,7 @@ class BlockTarget:
             phase_mask=plan.phase_mask,
             head=plan.head,
             chained=frozenset(chain.site.layer for chain in plan.chains),
+            prefill_rows=prefill_rows,
         )
 
     def native(self, spec: SessionSpec) -> BlockTarget:

@@ -8,6 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from qbpass.models.loading import load_decoder
+from qbpass.models.session import SessionSpec
+from qbpass.rewrites.bundle import Bundle
+from qbpass.rewrites.bundle_writer import write_bundle
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
@@ -46,6 +51,30 @@ def test_a_bundle_of_a_large_int4_graph_holds_none_of_its_weights(tmp_path: Path
     assert results["weight file bytes"] > 250 * 2**20
     assert results["bytes written that are no graph"] == 0
     assert results["bundle bytes"] < 2**20
+
+
+def test_every_layout_of_a_bundle_is_compared_before_it_is_timed(tiny_bundle: Bundle, tmp_path: Path):
+    arguments = [str(tiny_bundle.folder), "--past", "9,30", "--rounds", "2"]
+    (found,) = run_script("layout_costs.py", *arguments, json_file=tmp_path / "results.json")["bundles"]
+    assert found["refused"] == {}
+    assert [case["past"] for case in found["cases"]] == [9, 30]
+    for case in found["cases"]:
+        assert case["layouts"] == ["MQ", "QB", "PQ", "GS"]
+        assert case["equal"] == {f"{name} q={q}": True for name in ("QB", "PQ", "GS") for q in (1, 2, 3, 4)}
+        assert all(cost > 0 for cost in case["costs"].values())
+        assert [claim["name"] for claim in case["claims"]] == ["GS q=4 / QB q=4", "GS q=4 / PQ q=4"]
+
+
+def test_the_masks_that_pass_are_named(tiny_eager: Path, tmp_path: Path):
+    spec = SessionSpec(threads=2)
+    bundle = write_bundle(load_decoder(tiny_eager), tmp_path / "bundle", "qb", spec, prefill="one")[0]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "a", "token_ids": [5, 6, 7, 8, 9, 10, 11, 12, 13]}\n')
+    arguments = [str(bundle.folder), "--prompts", str(prompts), "--tokens", "6"]
+    results = run_script("phase_masks.py", *arguments, json_file=tmp_path / "results.json")
+    assert [entry["mask"] for entry in results["masks"]] == list(range(16))
+    assert results["minimal_for_target"] == [3]
+    assert results["minimal_for_target_and_draft"] == [15]
 
 
 def test_a_folder_that_is_no_bundle_is_refused_in_one_line(tmp_path: Path):

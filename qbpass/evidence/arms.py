@@ -38,7 +38,7 @@ def build_arms(
 
     Raises RewriteRefused where a layout is falsified here.
     """
-    targets = _Targets(bundle, spec, progress)
+    targets = Targets(bundle, spec, progress)
     arms = []
     for name in options.arms:
         drafter: Drafter = NgramDrafter() if name.startswith("C_") and options.draft == "ngram" else NoDrafter()
@@ -47,8 +47,10 @@ def build_arms(
     return arms
 
 
-class _Targets:
-    """A layout that the bundle does not hold is planned and rewritten in memory, from the bundle's own reference; but
+class Targets:
+    """The reference and a target for each layout, sessions shared where the graph is the same.
+
+    A layout that the bundle does not hold is planned and rewritten in memory, from the bundle's own reference; but
     GS runs the reference itself, row by row.
     """
 
@@ -58,7 +60,7 @@ class _Targets:
         self._made: dict[str, Target] = {}
 
     def of(self, name: str) -> Target:
-        """name: R, or a layout's."""
+        """name: R, or a layout's (options.LAYOUT_NAMES). Raises RewriteRefused where the layout is falsified here."""
         if name not in self._made:
             self._made[name] = self._make(name)
         return self._made[name]
@@ -89,16 +91,5 @@ class _Targets:
 def block_target_of(bundle: Bundle, plan: RewritePlan, spec: SessionSpec, prefill_rows: int | None) -> BlockTarget:
     """A target over the guarded graph of a plan that is not the bundle's own, rewritten in memory."""
     graph = rewrite_graph(bundle.reference, plan).SerializeToString()
-    return BlockTarget(
-        open_session(graph, spec, weights=bundle.weights),
-        bundle.manifest.interface,
-        spec,
-        extents=plan.extents,
-        segments=plan.segments,
-        max_queries=plan.max_queries,
-        context_length=bundle.manifest.context_length,
-        phase_mask=plan.phase_mask,
-        head=plan.head,
-        chained=frozenset(chain.site.layer for chain in plan.chains),
-        prefill_rows=prefill_rows,
-    )
+    session = open_session(graph, spec, weights=bundle.weights)
+    return BlockTarget.of_plan(session, bundle.reference, plan, spec, prefill_rows=prefill_rows)
