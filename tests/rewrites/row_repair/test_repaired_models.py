@@ -187,3 +187,18 @@ def test_specialized_graphs_replay_the_serial_rows(tiny_sdpa: Path, tmp_path: Pa
     native = replayed(bundle, target.native(SPEC))
     assert native.equal < native.rows
     assert np.isfinite(target.verify(random_tokens(bundle, 1))).all()
+
+
+def test_a_prompt_that_is_read_one_row_a_call_is_read_in_blocks_of_repaired_rows(
+    tiny_sdpa: Path, tmp_path: Path
+) -> None:
+    """The layout, and with it every repair, is active in prefill, too; blocks are as wide as the graph was made for."""
+    model = dynamic(tiny_sdpa, tmp_path / "model")
+    bundle, _ = written(model, tmp_path / "bundle", prefill="one", phase_mask=3)
+    target, reference = BlockTarget.from_bundle(bundle, SPEC), serial_target(bundle)
+    prompt = random_tokens(bundle, 11, 5)
+    for each in (target, reference):
+        each.start(20)
+    assert target.prefill(prompt)[-1].tobytes() == reference.prefill(prompt)[-1].tobytes()
+    for index in range(2 * len(bundle.reference.contract.kv)):
+        assert target.cached(index).tobytes() == reference.cached(index).tobytes()
