@@ -21,10 +21,14 @@ from qbpass.admission.row_units.unit import row_unit
 CODE = "DYNAMIC_QUANTIZATION"
 _PER_TENSOR = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul"})
 NAMED = 8  # nodes that the evidence names
+LOOKED_AT = 1024  # quantizers; a model of 100 layers has some 400
 
 
 def check(flow: Flow, model: str) -> Diagnostic | None:
-    reasons = {node_name(node): reason for node in flow.nodes if (reason := _coupled(flow, node)) is not None}
+    quantizers = [node for node in flow.nodes if node.op_type in _PER_TENSOR and node.input[0] in flow.activations]
+    coupled = {node_name(node): _coupled(flow, node) for node in quantizers[:LOOKED_AT]}
+    coupled |= {node_name(node): f"more than {LOOKED_AT} are not looked at" for node in quantizers[LOOKED_AT:]}
+    reasons = {name: reason for name, reason in coupled.items() if reason is not None}
     if not reasons:
         return None
     found = [flow.node(name) for name in reasons]
@@ -44,9 +48,7 @@ def check(flow: Flow, model: str) -> Diagnostic | None:
 
 
 def _coupled(flow: Flow, node: onnx.NodeProto) -> str | None:
-    """Why the rows that a quantizer sees together can't be run apart; None where they can, or it is no quantizer."""
-    if node.op_type not in _PER_TENSOR or node.input[0] not in flow.activations:
-        return None
+    """Why the rows that a quantizer sees together can't be run apart; None where they can."""
     try:
         row_unit(flow, node)
     except Unsplittable as reason:

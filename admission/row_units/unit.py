@@ -18,7 +18,8 @@ from qbpass.admission.row_units.rows import Unsplittable, row_axis
 from qbpass.models.graph_order import node_reads
 
 MOST_NODES = 64  # of a unit; a dynamic quantization with its products has a dozen
-WIDEST_SPAN = 4096  # nodes between a unit's first and last, in the graph's order
+WIDEST_SPAN = 512  # nodes between a unit's first and last, in the graph's order
+MOST_ROUNDS = 8  # of looking for neighbours and for what lies between; a real unit takes two
 
 Axes = tuple[tuple[str, int], ...]
 
@@ -43,12 +44,14 @@ def row_unit(flow: Flow, seed: onnx.NodeProto, blocked: Container[str] = ()) -> 
     Raises Unsplittable.
     """
     chosen = {flow.position(node_name(seed))}
-    while True:
+    for _ in range(MOST_ROUNDS):
         _add_neighbours(flow, chosen)
         between = _between(flow, chosen)
         if between <= chosen:
             break
         chosen |= between
+    else:
+        raise Unsplittable("the nodes that would have to be run together have no end")
     nodes = [flow.nodes[position] for position in sorted(chosen)]
     for node in nodes:
         if has_bodies(node):

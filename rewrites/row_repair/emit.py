@@ -72,8 +72,8 @@ def emit_repairs(
     if not repairs:
         return
     tensor, axis = counted
-    shape = builder.node("Shape", [tensor], "rows/shape", dtype="int64")
-    queries = builder.node("Slice", [shape, builder.ints(axis), builder.ints(axis + 1)], "rows", dtype="int64")
+    shape = builder.node("Shape", [tensor], "repair/q/shape", dtype="int64")
+    queries = builder.node("Slice", [shape, builder.ints(axis), builder.ints(axis + 1)], "repair/q", dtype="int64")
     splitter = RowSplitter(builder, max_queries, queries, condition)
     numbers = iter(range(sum(len(repair.units) for repair in repairs)))
     for repair in repairs:

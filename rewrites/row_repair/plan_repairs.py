@@ -105,10 +105,8 @@ def _form(kind: RowKind, units: list[UnitRows], rows_per_call: int, evidence: Ev
 
 
 def _two(units: Sequence[RowUnit]) -> list[RowUnit]:
-    """The first unit and the last that has other weights: a kernel's choice can depend on values."""
-    chosen = list(units[:1])
-    other = next((unit for unit in reversed(units) if set(unit.shared) != set(units[0].shared)), None)
-    return [*chosen, other] if other is not None else chosen + list(units[1:2])
+    """The first unit and the last: a row can differ by one model's weights and not by another's."""
+    return [units[0], units[-1]] if len(units) > 1 else list(units)
 
 
 def _rows_alone(flow: Flow, tensor: str) -> bool:

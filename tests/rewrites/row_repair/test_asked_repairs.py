@@ -7,20 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from decoder_blocks import SPEC, block_target, replayed
+from fused_graphs import Fused, fused_decoder
 from quantized_exports import flow_and_attention, operators, written
 
 from qbpass.admission.admit import admit
 from qbpass.models.decoder import Decoder
+from qbpass.models.loading import load_decoder
 from qbpass.models.session import open_session
 from qbpass.rewrites.apply import rewrite_graph
 from qbpass.rewrites.bundle import Bundle, plan_for
+from qbpass.rewrites.bundle_writer import GRAPHS, write_bundle
+from qbpass.rewrites.manifest import Emit
 from qbpass.rewrites.planner import RewriteRefused, make_plan
 from qbpass.rewrites.row_repair import falsify
 from qbpass.rewrites.row_repair.candidates import row_kinds
 from qbpass.rewrites.row_repair.plan_repairs import plan_repairs
 from qbpass.rewrites.row_repair.repair import RowRepair
+from qbpass.runtime.block_target import BlockTarget
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +139,19 @@ def test_without_its_weights_an_operator_is_unknown_and_says_why(tiny_sdpa_bundl
     assert {(kind["verdict"], kind["reason"]) for kind in products} == {
         ("unknown", "its weights are not here to be tried")
     }
+
+
+@pytest.mark.parametrize("emit", ["guarded", "specialized"])
+def test_repairs_stand_beside_chains_of_fused_attention(tmp_path: Path, emit: Emit) -> None:
+    separate = Fused("decomposed", heads=4, kv_heads=4, added="causal")
+    onnx.save(fused_decoder(Fused(), separate).model, tmp_path / "model.onnx")
+    decoder = load_decoder(tmp_path / "model.onnx")
+    bundle, plan, _ = write_bundle(decoder, tmp_path / "bundle", "pq", SPEC, emit=emit, force_repairs=["MatMul"])
+    assert len(plan.chains) == len(plan.sites) == 1
+    assert plan.repairs
+    for name in GRAPHS[emit]:
+        nodes = onnx.load_from_string(bundle.graph(name)).graph.node
+        made = [output for node in nodes for output in node.output if output]
+        assert len(made) == len(set(made)), "no two nodes make one tensor"
+    count = replayed(bundle, BlockTarget.from_bundle(bundle, SPEC))
+    assert count.equal == count.rows
