@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -31,11 +32,10 @@ from qbpass.rewrites.phases import default_mask
 from qbpass.rewrites.plan import AnyLayout, RewritePlan, SitePlan
 from qbpass.rewrites.plan_audit import audit_written
 from qbpass.rewrites.planner import check_addresses, make_plan, refuse_problems
+from qbpass.rewrites.refused import RewriteRefused
 from qbpass.rewrites.row_repair.asked_for import refuse_forced
 from qbpass.rewrites.row_repair.repair import RowRepair
-
-#: Times the calls of a plan of a frozen decoder: layout -> its ratio to the native call (choice.py).
-Measure = Callable[[Decoder, RewritePlan], Mapping[AnyLayout, float]]
+from qbpass.rewrites.written import Machine, Tried, Written
 
 GRAPHS: dict[Emit, dict[str, Emission]] = {
     "guarded": {"decoder.onnx": "guarded"},
@@ -49,7 +49,7 @@ def write_bundle(
     layout: AnyLayout | Literal["auto"],
     spec: SessionSpec,
     *,
-    measure: Measure | None = None,
+    machine: Machine | None = None,
     phase_mask: int | None = None,
     prefill: str = "whole",
     max_queries: int = 4,
@@ -63,8 +63,9 @@ def write_bundle(
     copy_weights: the bundle holds all its weights and needs the model no more. Weights that lie in `folder`, which is
     replaced, are copied in any case.
     prefill: how the reference reads its prompt (Recipe.prefill). phase_mask: None for every phase of the target in
-    which that leaves room for a layout. measure: how a plan's calls are timed, for layout auto (choice.py); without it
-    auto is the first layout that is not proven wrong. force_repairs: see make_plan.
+    which that leaves room for a layout. machine: what runs the whole decoder before the bundle
+    appears, and times it for layout auto (written.py); without it nothing is run whole, and auto is the first layout of
+    which no part is proven wrong. force_repairs: see make_plan.
     Raises RewriteRefused (planner.py), BundleError where `folder` holds something else, and what freezing raises.
     """
     if folder.exists() and not (folder / MANIFEST_FILE).is_file() and any(folder.iterdir()):
@@ -83,31 +84,22 @@ def write_bundle(
         report = admit(frozen)
         options: dict[str, Any] = {"phase_mask": mask, "prefill": prefill, "max_queries": max_queries}
 
-        def planned(wanted: AnyLayout) -> RewritePlan:
-            if wanted == "gs":
-                refuse_forced(force_repairs)
-                return plan_gs(frozen, **options)
-            return make_plan(frozen, report, wanted, spec, **options, force_repairs=force_repairs, progress=progress)
-
+        emissions = GRAPHS[emit]
+        work = _Work(
+            frozen, report, spec, prefill, emissions, machine, layout == "auto", options, force_repairs, progress
+        )
         choice = None
         if layout == "auto":
             recipe = recipe_of(frozen, spec, prefill=prefill)
-            timed = None if measure is None else _timed(measure, frozen, progress)
-            chosen = choose(planned, timed, decision_file(recipe, options))
-            plan, choice, layout = chosen.plan, chosen.choice, chosen.choice.layout
-        else:
-            plan = planned(layout)
-        models = {}
-        for name, emission in GRAPHS[emit].items():
-            progress(f"rewriting: {name}")
-            models[emission] = (gs_graph if layout == "gs" else rewrite_graph)(frozen, plan, emission)
-            (staging / name).write_bytes(models[emission].SerializeToString(deterministic=True))
-        if layout != "gs":
-            progress("following the addresses of what is written")
-            check_addresses(audit_written(plan, models, ExportedGraph(Flow.of(frozen))))
-            refuse_problems([problem for site in audit_chains(frozen, plan, models).values() for problem in site])
+            ratios = None if machine is None else work.ratios
+            choice = choose(work.candidate, ratios, decision_file(recipe, {**options, "emit": emit})).choice
+            layout = choice.layout
+        written, tried = work.written(layout)
+        plan = written.plan
+        for name, emission in emissions.items():
+            (staging / name).write_bytes(written.models[emission].SerializeToString(deterministic=True))
         progress("writing the manifest: digests of every file")
-        manifest = _manifest(frozen, plan, spec, staging, emit, prefill, choice)
+        manifest = _manifest(frozen, plan, spec, staging, emit, prefill, choice, tried)
         for name in manifest.tokenizer_files:
             shutil.copyfile(decoder.tokenizer_files[name], staging / name)
         (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
@@ -117,14 +109,84 @@ def write_bundle(
     return open_bundle(folder), plan, report
 
 
-def _timed(
-    measure: Measure, frozen: Decoder, progress: Callable[[str], None]
-) -> Callable[[RewritePlan], Mapping[AnyLayout, float]]:
-    def run(plan: RewritePlan) -> Mapping[AnyLayout, float]:
-        progress(f"timing {plan.layout}")
-        return measure(frozen, plan)
+@dataclass
+class _Work:
+    """Plans, graphs and trials of one frozen decoder, each layout's once."""
 
-    return run
+    frozen: Decoder
+    report: AdmissionReport
+    spec: SessionSpec
+    prefill: str
+    emissions: Mapping[str, Emission]
+    machine: Machine | None
+    timed: bool
+    options: Mapping[str, Any]
+    force_repairs: Sequence[str]
+    progress: Callable[[str], None]
+    _done: dict[AnyLayout, tuple[Written, Tried | None]] = field(default_factory=dict)
+
+    def candidate(self, layout: AnyLayout) -> RewritePlan:
+        """A plan that is not proven wrong. GS is not run for this: it is the reference's own graph, row by row."""
+        return self._plan(layout) if layout == "gs" else self.written(layout)[0].plan
+
+    def ratios(self, plan: RewritePlan) -> Mapping[AnyLayout, float]:
+        tried = self.written(plan.layout)[1]
+        return {} if tried is None else tried.ratios
+
+    def written(self, layout: AnyLayout) -> tuple[Written, Tried | None]:
+        """Raises RewriteRefused where the plan is, where what is emitted reads what it must not, and where the whole
+        decoder differs from the reference or can't be run.
+        """
+        if layout not in self._done:
+            written = self._emit(self._plan(layout))
+            tried = None if self.machine is None else self._try(written)
+            self._done[layout] = (written, tried)
+        return self._done[layout]
+
+    def _plan(self, layout: AnyLayout) -> RewritePlan:
+        if layout == "gs":
+            refuse_forced(self.force_repairs)
+            return plan_gs(self.frozen, **self.options)
+        return make_plan(
+            self.frozen,
+            self.report,
+            layout,
+            self.spec,
+            **self.options,
+            force_repairs=self.force_repairs,
+            progress=self.progress,
+        )
+
+    def _emit(self, plan: RewritePlan) -> Written:
+        models = {}
+        for name, emission in self.emissions.items():
+            self.progress(f"rewriting: {name}")
+            models[emission] = (gs_graph if plan.layout == "gs" else rewrite_graph)(self.frozen, plan, emission)
+        if plan.layout != "gs":
+            self.progress("following the addresses of what is written")
+            check_addresses(audit_written(plan, models, ExportedGraph(Flow.of(self.frozen))))
+            problems = audit_chains(self.frozen, plan, models)
+            refuse_problems([problem for site in problems.values() for problem in site])
+        return Written(self.frozen, plan, models, self.prefill)
+
+    def _try(self, written: Written) -> Tried:
+        assert self.machine is not None
+        layout = written.plan.layout
+        self.progress(f"trying the whole decoder in layout {layout}")
+        tried = self.machine(written, self.timed)
+        if tried.evidence["verdict"] == "false":
+            raise RewriteRefused(f"the whole decoder in layout {layout} is false here: {_seen(tried)}", of_layout=True)
+        return tried
+
+
+def _seen(tried: Tried) -> str:
+    witness = tried.evidence["witness"]
+    if "past" not in witness:
+        return f"the last of {witness['prompt_tokens']} prompt rows differs (seed {witness['seed']})"
+    return (
+        f"row {witness['row']} of {witness['queries']} behind {witness['past']} differs from serial decoding's by "
+        f"{witness['max_abs_difference']:.3g} (seed {witness['seed']})"
+    )
 
 
 def _manifest(
@@ -135,12 +197,14 @@ def _manifest(
     emit: Emit,
     prefill: str,
     choice: Choice | None,
+    tried: Tried | None,
 ) -> Manifest:
     names = [*GRAPHS[emit], GRAPH_FILE]
     return Manifest(
         qbpass_version=version("qbpass"),
         layout=plan.layout,
         choice=choice,
+        whole={} if tried is None else dict(tried.evidence),
         phase_mask=plan.phase_mask,
         max_queries=plan.max_queries,
         emission=emit,

@@ -34,13 +34,16 @@ Plan = Callable[[AnyLayout], RewritePlan]
 
 
 class Candidate(BaseModel):
-    """ratio: its call's time over the native call's; None where it was not timed. refusal: why it is none."""
+    """ratio: its call's time over the native call's; None where it was not timed. refusal: why it is none, with the
+    trials that say so.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     layout: Literal["qb", "pq", "gs"]
     ratio: float | None = None
     refusal: str | None = None
+    trials: tuple[dict[str, Any], ...] = ()
 
 
 class Choice(BaseModel):
@@ -70,11 +73,8 @@ def _words(entry: Candidate) -> str:
 
 @dataclass(frozen=True)
 class Chosen:
-    """refusals: of the layouts that are no candidates."""
-
     plan: RewritePlan
     choice: Choice
-    refusals: tuple[RewriteRefused, ...] = ()
 
 
 def choose(plan: Plan, measure: Measure | None, memory: Path | None) -> Chosen:
@@ -97,16 +97,30 @@ def choose(plan: Plan, measure: Measure | None, memory: Path | None) -> Chosen:
         except RewriteRefused as refused:
             refusals[layout] = refused
     if not set(plans) - {"gs"}:
-        raise next(refused for layout, refused in reversed(refusals.items()) if layout != "gs")
+        raise _together({layout: refused for layout, refused in refusals.items() if layout != "gs"})
     ratios = _ratios(list(plans.values()), measure)
     layout = _cheapest(list(plans), ratios)
     candidates = tuple(
-        Candidate(layout=name, ratio=ratios.get(name), refusal=str(refusals[name]) if name in refusals else None)
+        Candidate(layout=name, refusal=str(refusals[name]), trials=refusals[name].trials)
+        if name in refusals
+        else Candidate(layout=name, ratio=ratios.get(name))
         for name in LAYOUTS
     )
     choice = Choice(layout=layout, candidates=candidates)
     _write(memory, choice)
-    return Chosen(plans[layout], choice, tuple(refusals.values()))
+    return Chosen(plans[layout], choice)
+
+
+def _together(refusals: Mapping[AnyLayout, RewriteRefused]) -> RewriteRefused:
+    """One refusal for all: what is said of the model is said once, what is said of layouts under their names."""
+    said = {str(refused): layout for layout, refused in refusals.items()}
+    if len(said) == 1:
+        return next(iter(refusals.values()))
+    return RewriteRefused(
+        "; ".join(f"{layout}: {refused}" for layout, refused in refusals.items()),
+        [trial for refused in refusals.values() for trial in refused.trials],
+        next((refused.report for refused in refusals.values() if refused.report is not None), None),
+    )
 
 
 def _ratios(plans: Sequence[RewritePlan], measure: Measure | None) -> dict[AnyLayout, float]:

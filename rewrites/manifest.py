@@ -111,6 +111,7 @@ class Manifest(_Frozen):
     qbpass_version: str
     layout: Literal["qb", "pq", "gs"]
     choice: Choice | None = None  # of `--layout auto`: what else there was, and why this
+    whole: dict[str, Any] = {}  # the whole decoder's trial against the reference, before the bundle was written
     phase_mask: int = Field(ge=0, le=15)
     max_queries: int = Field(ge=1, le=64)
     emission: Emit

@@ -17,13 +17,14 @@ from qbpass.rewrites.address_audit import SiteAudit
 from qbpass.rewrites.chains.plan import ChainPlan
 from qbpass.rewrites.chains.planner import plan_chains
 from qbpass.rewrites.extents import EVERY_ROW_EXACT, ExtentRule
-from qbpass.rewrites.falsify import SiteFalsifier, tail_rule
+from qbpass.rewrites.falsify import SiteFalsifier, Trial, tail_rule
 from qbpass.rewrites.head import falsify_head
 from qbpass.rewrites.phases import mask_problem
 from qbpass.rewrites.plan import Layout, ProductForm, RewritePlan, SiteForm, SitePlan
 from qbpass.rewrites.plan_audit import FIRST_CALLS, audit_plan
 from qbpass.rewrites.refused import RewriteRefused as RewriteRefused
 from qbpass.rewrites.row_repair.plan_repairs import head_beside_repairs, plan_repairs
+from qbpass.rewrites.site_runner import FormNotRun
 
 #: QB's forms, cheapest first: only what must be separated is separated. Where all are false, they are tried again with
 #: keys clipped (plan.py).
@@ -164,27 +165,43 @@ def choose_form(falsifier: SiteFalsifier, layout: Layout) -> tuple[SiteForm, dic
     rules: list[tuple[SiteForm, ExtentRule | None]] = []
     for qk, av in FORMS if layout == "qb" else FORMS[1:2]:
         form, rule = SiteForm(qk, av), None
-        trial = falsifier.trial(form)
-        trials.append(trial.summary())
+        trial = _tried(falsifier, form, trials)
+        if trial is None:
+            continue
         if trial.differing and layout == "qb":
             rule = tail_rule(trial, falsifier.pasts, falsifier.max_queries)
             if rule is not None:
                 form = SiteForm(qk, av, rule)
-                trial = falsifier.trial(form)
-                trials.append(trial.summary())
-        if not trial.differing:
+                trial = _tried(falsifier, form, trials)
+        if trial is not None and not trial.differing:
             return form, {"verdict": "unknown", "trials": trials}
         rules.append((form, rule))
     for form in _clipped(rules, layout):
-        trial = falsifier.trial(form)
-        trials.append(trial.summary())
-        if not trial.differing:
+        trial = _tried(falsifier, form, trials)
+        if trial is not None and not trial.differing:
             return form, {"verdict": "unknown", "trials": trials}
-    witness = trials[-1]["witness"]
-    raise RewriteRefused(
-        f"every {layout.upper()} form of {falsifier.site.name} is false on this machine: row {witness['row']} of "
-        f"{witness['queries']} at past {witness['past']} differs by {witness['max_abs_difference']:.3g}",
-        trials,
+    raise RewriteRefused(_no_form(falsifier, layout, trials), trials)
+
+
+def _tried(falsifier: SiteFalsifier, form: SiteForm, trials: list[dict[str, Any]]) -> Trial | None:
+    """The form's trial, told of in `trials`; None where it can't be run here."""
+    try:
+        trial = falsifier.trial(form)
+    except FormNotRun as error:
+        trials.append({**Trial(form).summary(), "verdict": "not run", "reason": str(error)})
+        return None
+    trials.append(trial.summary())
+    return trial
+
+
+def _no_form(falsifier: SiteFalsifier, layout: Layout, trials: Sequence[Mapping[str, Any]]) -> str:
+    witness = next((trial["witness"] for trial in reversed(trials) if trial["witness"] is not None), None)
+    what = f"every {layout.upper()} form of {falsifier.site.name}"
+    if witness is None:
+        return f"{what} fails to run on this machine: {trials[-1]['reason']}"
+    return (
+        f"{what} is false on this machine: row {witness['row']} of {witness['queries']} at past {witness['past']} "
+        f"differs by {witness['max_abs_difference']:.3g}"
     )
 
 

@@ -41,6 +41,10 @@ def random_operands(site: AttentionSite, extent: int, seed: int) -> Operands:
     )
 
 
+class FormNotRun(ModelFileError):
+    """A form that ONNX Runtime loads and can't run: it is no candidate, and says nothing of other forms."""
+
+
 class SiteRunner:
     """One site in one layout on this machine."""
 
@@ -71,7 +75,6 @@ class SiteRunner:
         try:
             output: np.ndarray = self.session.run(None, {k: v for k, v in feeds.items() if k in self.inputs})[0]
         except Exception as error:  # ONNX Runtime raises a family of private types
-            raise ModelFileError(
-                f"{site.name} could not be run on {self.provider}, so no layout can be tried there: {one_line(error)}"
-            ) from error
+            kind = ModelFileError if self.native else FormNotRun
+            raise kind(f"{site.name} could not be run on {self.provider}: {one_line(error)}") from error
         return output

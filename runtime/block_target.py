@@ -97,9 +97,10 @@ class BlockTarget:
         plan: RewritePlan,
         spec: SessionSpec,
         *,
+        native_session: Any = None,
         prefill_rows: int | None = None,
     ) -> BlockTarget:
-        """Over the guarded graph of a plan that is in no bundle."""
+        """Over the graphs of a plan that is in no bundle."""
         return cls(
             session,
             Interface.of(frozen.contract),
@@ -108,6 +109,7 @@ class BlockTarget:
             segments=plan.segments,
             max_queries=plan.max_queries,
             context_length=frozen.context_length,
+            native_session=native_session,
             phase_mask=plan.phase_mask,
             head=plan.head,
             chained=frozenset(chain.site.layer for chain in plan.chains),

@@ -33,7 +33,15 @@ class RewindingTarget(SerialTarget):
         self._kept: dict[int, list[Any]] = {}
 
     @classmethod
-    def of_frozen(cls, frozen: Decoder, spec: SessionSpec, max_queries: int, *, share_cache: bool) -> RewindingTarget:
+    def of_frozen(
+        cls,
+        frozen: Decoder,
+        spec: SessionSpec,
+        max_queries: int,
+        *,
+        share_cache: bool,
+        prefill_rows: int | None = None,
+    ) -> RewindingTarget:
         """Over a session of its own."""
         return cls(
             open_session(frozen.path, spec, weights=frozen.weights),
@@ -42,6 +50,7 @@ class RewindingTarget(SerialTarget):
             context_length=frozen.context_length,
             max_queries=max_queries,
             share_cache=share_cache,
+            prefill_rows=prefill_rows,
         )
 
     def keep(self) -> None:

@@ -110,6 +110,8 @@ def rewrite(
     if bundle.manifest.choice is not None:
         for line in bundle.manifest.choice.lines():
             say(line)
+        for candidate in bundle.manifest.choice.candidates:
+            _show_trials(candidate.trials, candidate.layout)
     say(plan.text().splitlines()[0])
     for line in _forms(plan):
         say(line)
@@ -118,6 +120,8 @@ def rewrite(
     for line in repair_lines(plan.repairs, plan.repair_evidence):
         say(line)
     say(f"  {_head(plan.head_evidence)}")
+    rows = bundle.manifest.whole["rows"]
+    say(f"  the whole decoder: unknown, {rows} rows tried and none differs from the reference's")
     size = sum(file.stat().st_size for file in bundle.folder.rglob("*") if file.is_file())
     say(f"{bundle.folder}: a bundle of {size / 2**20:,.1f} MiB, for {spec.threads} thread(s) on {spec.provider}")
     for line in weight_lines(bundle, decoder):
@@ -133,11 +137,11 @@ def _write(
 ) -> tuple[Bundle, RewritePlan]:
     """asked: the options of write_bundle. Raises RewriteRefused."""
     from qbpass.rewrites.bundle_writer import write_bundle
-    from qbpass.runtime.layout_cost import layout_cost
+    from qbpass.runtime.whole_trial import whole_trial
 
     with Steps() as steps:
-        measure = partial(layout_cost, spec=spec)
-        bundle, plan, _ = write_bundle(decoder, out, layout, spec, measure=measure, progress=steps.text, **asked)
+        machine = partial(whole_trial, spec=spec)
+        bundle, plan, _ = write_bundle(decoder, out, layout, spec, machine=machine, progress=steps.text, **asked)
     return bundle, plan
 
 
@@ -205,6 +209,9 @@ def _show_trials(trials: Sequence[Mapping[str, Any]], layout: str | None = None)
         if trial.get("clip") == "keys":
             form += ", keys clipped"
         witness = trial["witness"]
+        if trial["verdict"] == "not run":
+            say(f"  {form}: not run, {trial['reason']}")
+            continue
         if witness is None:
             say(f"  {form}: unknown, {trial['rows']} rows tried and none differs from serial decoding's")
             continue

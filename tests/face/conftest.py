@@ -10,6 +10,13 @@ import pytest
 from qbpass.cli import run
 
 
+@pytest.fixture(autouse=True)
+def nothing_decided_before(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """`--layout auto` remembers what it decided, in the cache folder that tests share."""
+    decision = tmp_path_factory.mktemp("choice") / "choice.json"
+    monkeypatch.setattr("qbpass.rewrites.bundle_writer.decision_file", lambda recipe, asked: decision)
+
+
 @dataclass(frozen=True)
 class Answer:
     code: int

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import broken_models
 import onnxruntime
@@ -136,12 +135,10 @@ def test_a_folder_that_is_no_bundle(tmp_path: Path, mistake: Mistake) -> None:
     assert "not a bundle" in mistake("generate", tmp_path, "-p", "x")
 
 
-def test_logits_that_are_not_numbers(
-    model: Path, tmp_path: Path, qbpass_run: Callable[..., Any], mistake: Mistake
-) -> None:
+def test_logits_that_are_not_numbers(model: Path, tmp_path: Path, mistake: Mistake) -> None:
     broken_models.nan_weights(model)
-    assert qbpass_run("rewrite", model, tmp_path / "b", "--threads", 2).code == 0
-    assert "NaN" in mistake("generate", tmp_path / "b", "--threads", 2, "--token-ids", "1,2,3")
+    assert "NaN" in mistake("rewrite", model, tmp_path / "b", "--threads", 2)
+    assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.parametrize(
@@ -199,7 +196,7 @@ def test_a_way_to_read_prompts_that_is_none(value: str, model: Path, tmp_path: P
 
 
 def test_an_arm_that_this_version_does_not_have(bundle: Path, tmp_path: Path, mistake: Mistake) -> None:
-    assert "M_GS" in mistake("qualify", bundle, "--prompts", tmp_path / "p.jsonl", "--arms", "R,M_GS")
+    assert "M_XS" in mistake("qualify", bundle, "--prompts", tmp_path / "p.jsonl", "--arms", "R,M_XS")
 
 
 def test_a_folder_that_is_taken_is_left_alone(model: Path, tmp_path: Path, mistake: Mistake) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
-from decoder_blocks import SPEC, plan_of
+from decoder_blocks import SPEC
 
 from qbpass.models.loading import load_decoder
 from qbpass.models.recipe import recipe_of
@@ -15,7 +16,7 @@ from qbpass.rewrites.bundle_writer import write_bundle
 from qbpass.rewrites.choice import INDIFFERENCE, Chosen, choose, decision_file
 from qbpass.rewrites.plan import AnyLayout, RewritePlan
 from qbpass.rewrites.refused import RewriteRefused
-from qbpass.runtime.layout_cost import layout_cost
+from qbpass.runtime.whole_trial import whole_trial
 
 RATIOS: Mapping[AnyLayout, float] = {"qb": 0.9, "pq": 1.2, "gs": 3.0}
 
@@ -69,7 +70,7 @@ def test_a_refused_layout_is_never_timed_and_says_why() -> None:
 
 def test_where_only_single_rows_are_left_the_refusal_is_raised() -> None:
     """GS is exact and pays nothing: a user who did not ask for it must read why nothing else is."""
-    with pytest.raises(RewriteRefused, match="pq is false here"):
+    with pytest.raises(RewriteRefused, match="qb: qb is false here; pq: pq is false here"):
         World(refused=("qb", "pq")).choose()
 
 
@@ -113,16 +114,8 @@ def test_another_recipe_or_wish_is_another_decision(tiny_bundle: Bundle) -> None
 def test_a_bundle_keeps_what_was_decided(tiny_eager: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QBPASS_CACHE", str(tmp_path / "cache"))
     decoder = load_decoder(tiny_eager)
-    bundle, plan, _ = write_bundle(
-        decoder, tmp_path / "bundle", "auto", SPEC, measure=lambda frozen, plan: layout_cost(frozen, plan, SPEC)
-    )
+    bundle, plan, _ = write_bundle(decoder, tmp_path / "bundle", "auto", SPEC, machine=partial(whole_trial, spec=SPEC))
     choice = bundle.manifest.choice
     assert choice is not None
     assert choice.layout == plan.layout == bundle.manifest.layout
     assert {entry.layout for entry in choice.candidates if entry.ratio is not None} == {"qb", "pq", "gs"}
-
-
-def test_costs_are_ratios_to_the_same_native_call(tiny_bundle: Bundle) -> None:
-    found = layout_cost(tiny_bundle.reference, plan_of(tiny_bundle), SPEC)
-    assert set(found) == {"qb", "gs"}
-    assert all(ratio > 0 for ratio in found.values())

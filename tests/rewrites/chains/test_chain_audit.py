@@ -19,7 +19,6 @@ from qbpass.models.loading import load_decoder
 from qbpass.rewrites.apply import Emission, rewrite_graph
 from qbpass.rewrites.chains.audit import audit_chains
 from qbpass.rewrites.chains.falsify import ChainFalsifier
-from qbpass.rewrites.chains.links import Links
 from qbpass.rewrites.chains.plan import ChainPlan
 from qbpass.rewrites.plan import RewritePlan
 
@@ -112,16 +111,20 @@ def test_a_guard_for_another_phase_is_found(tmp_path: Path) -> None:
     assert "LINK_ROWS" in codes(decoder, plan, model)
 
 
-def test_a_falsifier_finds_a_link_that_is_told_the_lengths_of_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_falsifier_finds_rows_that_change_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trial runs what is emitted: a fault in the emission shows as rows that differ."""
     decoder, plan = planned(tmp_path, FORMS["rows apart"])
     falsifier = ChainFalsifier(decoder, plan.chains[0].site, 4, SPEC, pasts=(0, 3, 6))
     assert falsifier.trial().differing == []
-    right = Links.lengths
-    monkeypatch.setattr(Links, "lengths", lambda self, of, total, number: right(self, of, total, max(number - 1, 0)))
-    assert falsifier.trial().differing
+
+    def faulty(frozen: Decoder, planned: RewritePlan, emission: Emission) -> onnx.ModelProto:
+        model = rewrite_graph(frozen, planned, emission)
+        swapped_rows(model)
+        return model
+
+    monkeypatch.setattr("qbpass.rewrites.chains.falsify.rewrite_graph", faulty)
+    differing = falsifier.trial().differing
+    assert {(found.queries, found.row) for found in differing} == {(2, 1), (3, 1), (3, 2), (4, 1), (4, 2)}
 
 
 def test_a_chain_reads_as_text(tmp_path: Path) -> None:
