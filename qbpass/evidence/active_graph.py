@@ -12,9 +12,11 @@ from qbpass.admission.calls.call import Call
 from qbpass.admission.probes.fills import Array, aligned
 from qbpass.admission.probes.observe import RunnableGraph
 from qbpass.rewrites.bundle import Bundle
+from qbpass.rewrites.chains.cache import link_cache_name
 from qbpass.rewrites.guard import PHASE_INPUT
 from qbpass.rewrites.head import LOGITS_FROM
 from qbpass.rewrites.kv_cache import cache_name, segment_name
+from qbpass.rewrites.manifest import CacheLayer
 from qbpass.rewrites.phases import Phase
 
 NAME = "active"
@@ -65,7 +67,11 @@ def _feeds(bundle: Bundle, model: onnx.ModelProto, call: Call) -> Mapping[str, A
     if names.position_ids is not None:
         feeds[names.position_ids] = np.arange(call.past, call.extent, dtype=np.int64)[None]
     wanted = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    chained = {chain.layer for chain in bundle.manifest.chains}
     for layer in names.layers:
+        if layer.layer in chained:
+            feeds |= _link_feeds(layer, bundle.manifest.max_queries, call, random, wanted)
+            continue
         for kind, width in (("key", layer.key_dim), ("value", layer.value_dim)):
             rows = random.standard_normal((call.extent, layer.kv_heads, width), dtype=np.float32)
             name = cache_name(layer.layer, kind)
@@ -74,3 +80,21 @@ def _feeds(bundle: Bundle, model: onnx.ModelProto, call: Call) -> Mapping[str, A
             for part in ("key", "value"):
                 feeds[segment_name(layer.layer, segment, part)] = feeds[cache_name(layer.layer, part)]
     return {name: value for name, value in feeds.items() if name in wanted}
+
+
+def _link_feeds(
+    layer: CacheLayer, links: int, call: Call, random: np.random.Generator, wanted: Mapping[str, int]
+) -> dict[str, Array]:
+    """A buffer for each link with a row of the call, scratch for the others (rewrites/chains/cache.py).
+
+    Outside the runtime past and present are not one memory: each link reads what stands here.
+    """
+    feeds = {}
+    for kind, width in (("key", layer.key_dim), ("value", layer.value_dim)):
+        rows = random.standard_normal((1, layer.kv_heads, call.extent, width), dtype=np.float32)
+        for link in range(links):
+            name = link_cache_name(layer.layer, kind, link)
+            if name in wanted:
+                buffer = rows if link < call.queries else rows[:, :, :1]
+                feeds[name] = aligned(buffer.astype(helper.tensor_dtype_to_np_dtype(wanted[name])))
+    return feeds
