@@ -26,7 +26,8 @@ class SiteReport:
     """One site's answer. `site` is None where something looks like attention but could not be read as a site.
 
     facts: what is known of it in either case. chain: a fused operator that can be evaluated query by query as it is;
-    its diagnostics then say why it can't be opened, which is what other layouts would need.
+    its diagnostics then say why it can't be opened, which is what other layouts would need. lowered: the site that a
+    fused operator makes where it is spelled out in primitives (admission/lowering), in the lowered graph's own names.
     """
 
     name: str
@@ -36,6 +37,7 @@ class SiteReport:
     diagnostics: tuple[Diagnostic, ...] = ()
     facts: AttentionFacts | None = None
     chain: FusedSite | None = None
+    lowered: AttentionSite | None = None
 
     @property
     def admitted(self) -> bool:
@@ -44,7 +46,7 @@ class SiteReport:
     @property
     def layouts(self) -> tuple[str, ...]:
         """The layouts that admission has nothing against, cheapest first as a rule; () where the site is refused."""
-        if self.site is not None and not self.diagnostics:
+        if (self.site is not None or self.lowered is not None) and not self.diagnostics:
             return ("qb", "pq")
         return () if self.chain is None else ("pq",)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qbpass.admission.extents import Extent
+from qbpass.admission.original import FusedOriginal
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class AttentionSite:
     types: dict[str, int] = field(default_factory=dict, compare=False)
     # Tensors whose size is asked for across this attention's border (site_sizes.py), with that size.
     sizes: dict[str, tuple[Extent, ...]] = field(default_factory=dict, compare=False)
+    # The fused node that stands in the frozen graph where this site was read in the lowered one (lowering/).
+    fused: FusedOriginal | None = field(default=None, compare=False)
 
     def type_of(self, tensor: str) -> int:
         """onnx.TensorProto.DataType of one of the tensors above."""

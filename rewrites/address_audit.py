@@ -29,6 +29,7 @@ from qbpass.models.decoder import Decoder
 from qbpass.rewrites.apply import Emission, rewrite_graph
 from qbpass.rewrites.emitted import emitted_subject
 from qbpass.rewrites.guarded_nodes import guarded_nodes
+from qbpass.rewrites.lowering.audit_fused import with_fused_spelled_out
 from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.plan import RewritePlan
 from qbpass.rewrites.site_graph import plan_alone, site_alone
@@ -117,7 +118,7 @@ class PlanAuditor:
             if isinstance(graph, UntracedError):
                 raise graph
             subject = emitted_subject(
-                graph.cutter,
+                with_fused_spelled_out(graph.cutter, site),
                 self.plan,
                 site,
                 call,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import onnx
 import onnx_graphsurgeon as gs
 
+from qbpass.admission.lowering import lowered_decoder
 from qbpass.admission.site import AttentionSite
 from qbpass.models.contract import KVPair
 from qbpass.models.decoder import Decoder
@@ -25,6 +27,7 @@ from qbpass.rewrites.layouts.context import SiteContext
 from qbpass.rewrites.layouts.native import emit_native
 from qbpass.rewrites.layouts.pq import emit_pq
 from qbpass.rewrites.layouts.qb import emit_qb
+from qbpass.rewrites.lowering.fused_layouts import emit_fused_native
 from qbpass.rewrites.plan import RewritePlan, SitePlan
 from qbpass.rewrites.row_repair.asked_for import check_asked_for
 from qbpass.rewrites.row_repair.emit import emit_repairs
@@ -36,7 +39,13 @@ Emission = Literal["guarded", "active", "native"]
 
 Part = Literal["key", "value"]
 
-LAYOUT_EMITTERS = {"qb": emit_qb, "pq": emit_pq}
+Emitter = Callable[[NodeBuilder, SiteContext], Any]
+LAYOUT_EMITTERS: dict[str, Emitter] = {"qb": emit_qb, "pq": emit_pq}
+
+
+def emitters(site: AttentionSite, layout: str) -> tuple[Emitter, Emitter]:
+    """(active, native). A site that was lowered stays its fused node in the native layout."""
+    return LAYOUT_EMITTERS[layout], emit_native if site.fused is None else emit_fused_native
 
 
 def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guarded") -> onnx.ModelProto:
@@ -48,6 +57,7 @@ def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guar
     ContractError where a plan and the graph do not belong together, RewriteRefused for a repair that no trial asks for.
     """
     check_asked_for(plan)
+    frozen = lowered_decoder(frozen, (entry.site for entry in plan.sites))
     copy = onnx.ModelProto()  # onnx-graphsurgeon writes into the tensors of a graph's attributes
     copy.CopyFrom(frozen.model)
     graph = gs.import_onnx(copy)
@@ -138,6 +148,7 @@ class _Rewriter:
             row_mask=None if mask is None else dims.row_mask(mask),
             original={name: self.producers[name] for name in site.nodes.all()},
             max_queries=self.plan.max_queries,
+            outer=self.tensors,
         )
         replace_sizes(self.tensors, self.producers, site, dims)
         self._emit(builder, context, condition)
@@ -165,7 +176,7 @@ class _Rewriter:
             tensor.dtype = dtype
 
     def _emit(self, builder: NodeBuilder, context: SiteContext, condition: Any) -> None:
-        active, native = LAYOUT_EMITTERS[self.plan.layout], emit_native
+        active, native = emitters(context.site, self.plan.layout)
         output = self.tensors[context.site.output]
         if self.emission == "guarded":
             node = emit_guarded(

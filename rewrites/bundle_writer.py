@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from qbpass.admission.admit import admit
 from qbpass.admission.dataflow import Flow
+from qbpass.admission.lowering import lowered_decoder
 from qbpass.admission.report import AdmissionReport
 from qbpass.admission.strides.exported_audit import ExportedGraph
 from qbpass.models.decoder import Decoder
@@ -164,7 +165,8 @@ class _Work:
             models[emission] = (gs_graph if plan.layout == "gs" else rewrite_graph)(self.frozen, plan, emission)
         if plan.layout != "gs":
             self.progress("following the addresses of what is written")
-            check_addresses(audit_written(plan, models, ExportedGraph(Flow.of(self.frozen))))
+            read = lowered_decoder(self.frozen, (entry.site for entry in plan.sites))
+            check_addresses(audit_written(plan, models, ExportedGraph(Flow.of(read))))
             problems = audit_chains(self.frozen, plan, models)
             refuse_problems([problem for site in problems.values() for problem in site])
         return Written(self.frozen, plan, models, self.prefill)

@@ -17,7 +17,7 @@ from qbpass.models.decoder import Decoder
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.extents import EVERY_ROW_EXACT, NO_TAIL_EFFECT, ExtentRule
 from qbpass.rewrites.plan import Layout, RewritePlan, SiteForm, SitePlan
-from qbpass.rewrites.site_runner import Operands, SiteRunner, random_operands
+from qbpass.rewrites.site_runner import SiteRunner, random_operands
 
 #: Pasts whose blocks are tried: every alignment modulo 16 while short, then around lengths where kernels change tiles.
 PASTS = (*range(0, 20), *range(61, 69), *range(253, 261), *range(509, 514), *range(1021, 1026))
@@ -76,17 +76,28 @@ class SiteFalsifier:
         self.all_sites, self.max_queries, self.seed = tuple(all_sites), max_queries, seed
         self.pasts = tuple(pasts)
         reach = max(self.pasts) + max_queries
-        self.operands: Operands = random_operands(site, reach, seed)
-        native = SiteRunner(frozen, self._plan(SiteForm()), site, "native", spec)
+        self.operands: Any = self._random(reach)
         positions = sorted({p + j for p in self.pasts for j in range(max_queries)})
-        self.serial = {p: native.block(self.operands, p, 1) for p in positions}
+        self.serial = self._serial_rows(positions)
+
+    def _random(self, reach: int) -> Any:
+        return random_operands(self.site, reach, self.seed)
+
+    def _serial_rows(self, positions: list[int]) -> dict[int, np.ndarray]:
+        """Each position's row as serial decoding computes it, (1, H, 1, dv)."""
+        native = SiteRunner(self.frozen, self._plan(SiteForm()), self.site, "native", self.spec)
+        return {p: native.block(self.operands, p, 1) for p in positions}
+
+    def _runner(self, form: SiteForm) -> Any:
+        """The active layout in that form: `block(operands, past, queries)` gives (1, H, q, dv)."""
+        return SiteRunner(self.frozen, self._plan(form), self.site, "active", self.spec)
 
     def _plan(self, form: SiteForm) -> RewritePlan:
         return RewritePlan(self.layout, 2, self.max_queries, tuple(SitePlan(s, form) for s in self.all_sites))
 
     def trial(self, form: SiteForm) -> Trial:
         """Every block of 1 .. max_queries rows behind every past."""
-        runner = SiteRunner(self.frozen, self._plan(form), self.site, "active", self.spec)
+        runner = self._runner(form)
         result = Trial(form)
         for past in self.pasts:
             for queries in range(1, self.max_queries + 1):

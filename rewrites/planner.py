@@ -8,6 +8,7 @@ from typing import Any
 
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.fused_site import FusedSite
+from qbpass.admission.lowering import lowered_decoder
 from qbpass.admission.report import AdmissionReport, Diagnostic
 from qbpass.admission.site import AttentionSite
 from qbpass.admission.strides.exported_audit import ExportedGraph
@@ -19,6 +20,8 @@ from qbpass.rewrites.chains.planner import plan_chains
 from qbpass.rewrites.extents import EVERY_ROW_EXACT, ExtentRule
 from qbpass.rewrites.falsify import SiteFalsifier, Trial, tail_rule
 from qbpass.rewrites.head import falsify_head
+from qbpass.rewrites.lowering.evidence import lowering_evidence
+from qbpass.rewrites.lowering.falsify_lowered import LoweredFalsifier
 from qbpass.rewrites.phases import mask_problem
 from qbpass.rewrites.plan import Layout, ProductForm, RewritePlan, SiteForm, SitePlan
 from qbpass.rewrites.plan_audit import FIRST_CALLS, audit_plan
@@ -60,6 +63,7 @@ def make_plan(
     if problem is not None:
         raise RewriteRefused(problem)
     sites, fused = _admitted_sites(report, layout)
+    frozen = lowered_decoder(frozen, sites)
     exported = ExportedGraph(Flow.of(frozen))
     progress("following the addresses that each site reads")
     first = tuple(SitePlan(site, SiteForm()) for site in sites)
@@ -70,8 +74,12 @@ def make_plan(
         key = signature(frozen, site)
         if key not in chosen:
             progress(f"trying forms of {site.name} (heads {site.heads}/{site.kv_heads}, d {site.head_dim})")
-            falsifier = SiteFalsifier(frozen, layout, site, sites, max_queries, spec)
-            chosen[key] = choose_form(falsifier, layout)
+            falsifier = falsifier_of(site)(frozen, layout, site, sites, max_queries, spec)
+            extra = {}
+            if isinstance(falsifier, LoweredFalsifier):
+                extra = {"lowering": lowering_evidence(falsifier, layout)}
+            form, evidence = choose_form(falsifier, layout)
+            chosen[key] = form, {**evidence, **extra}
         form, evidence = chosen[key]
         plans.append(SitePlan(site, form, evidence))
     chains = plan_chains(frozen, fused, max_queries, spec, progress)
@@ -119,9 +127,13 @@ def _with_addresses(plan: RewritePlan, audits: Mapping[str, SiteAudit]) -> Rewri
 
 
 def _admitted_sites(report: AdmissionReport, layout: Layout) -> tuple[list[AttentionSite], list[FusedSite]]:
-    """Attentions of separate products, and fused operators that are evaluated query by query."""
-    sites = [entry.site for entry in report.sites if entry.admitted and entry.site is not None]
-    fused = [entry.chain for entry in report.sites if entry.chain is not None]
+    """Attentions of separate products, lowered ones among them, and fused operators that are evaluated query by query:
+    as they are under PQ, where they can be.
+    """
+    chained = [entry for entry in report.sites if entry.chain is not None and (layout == "pq" or not entry.lowered)]
+    fused = [entry.chain for entry in chained if entry.chain is not None]
+    read = ((entry.site or entry.lowered) for entry in report.sites if entry.admitted and entry not in chained)
+    sites = [site for site in read if site is not None]
     if not report.admitted:
         admitted = len(sites) + len(fused)
         raise RewriteRefused(f"{_refused(report, admitted)}: see `qbpass admit` for the reasons", report=report)
@@ -157,6 +169,10 @@ def _refused(report: AdmissionReport, admitted: int) -> str:
     if of_graph:
         parts.append(f"the graph is refused ({', '.join(of_graph)})")
     return " and ".join(parts) or "no attention site was found"
+
+
+def falsifier_of(site: AttentionSite) -> type[SiteFalsifier]:
+    return SiteFalsifier if site.fused is None else LoweredFalsifier
 
 
 def choose_form(falsifier: SiteFalsifier, layout: Layout) -> tuple[SiteForm, dict[str, Any]]:
@@ -228,4 +244,6 @@ def signature(frozen: Decoder, site: AttentionSite) -> tuple[Any, ...]:
             attrs = tuple(sorted((a.name, a.SerializeToString()) for a in node.attribute))
             ops.append((node.domain, node.op_type, attrs))
     types = (site.elem_type, site.value_type, site.type_of(site.mask or ""))
+    if site.fused is not None:
+        ops.append((site.fused.kind, *sorted(entry.SerializeToString() for entry in site.fused.node.attribute)))
     return (site.heads, site.kv_heads, site.head_dim, site.value_dim, types, tuple(ops))

@@ -24,8 +24,7 @@ def site_alone(frozen: Decoder, site: AttentionSite) -> Decoder:
     """
     graph = frozen.model.graph
     makers = {output: node for node in graph.node for output in node.output if output}
-    given = [site.q, site.new_key, site.new_value, site.mask]
-    inputs = list(dict.fromkeys(name for name in given if name))
+    inputs = _given(site, makers)
     factors = [step.factor for step in (*site.key_steps, *site.value_steps) if step.factor]
     wanted = {site.output, site.present_key or site.k, site.present_value or site.v, *factors}
     nodes, reads = _closure(makers, wanted, set(inputs))
@@ -42,6 +41,16 @@ def site_alone(frozen: Decoder, site: AttentionSite) -> Decoder:
     pair = next(pair for pair in frozen.contract.kv if pair.layer == site.layer)
     contract = replace(frozen.contract, kv=(pair,), logits=site.output)
     return replace(frozen, model=model, interface=Interface.of(contract))
+
+
+def _given(site: AttentionSite, makers: dict[str, onnx.NodeProto]) -> list[str]:
+    """The tensors that a site alone is given. A lowered site's are what its fused node reads: that node stays, too."""
+    given = [site.q, site.new_key, site.new_value, site.mask]
+    if site.fused is not None:
+        kept = () if site.fused.appends else (site.new_key, site.new_value)
+        given = [*(name for name in site.fused.operands if name in makers), *kept]
+        given = [name for name in given if name not in site.nodes.all()]  # keys and values joined before the operator
+    return list(dict.fromkeys(name for name in given if name))
 
 
 def plan_alone(plan: RewritePlan, site: AttentionSite) -> RewritePlan:
@@ -69,4 +78,5 @@ def _closure(makers: dict[str, onnx.NodeProto], wanted: set[str], given: set[str
 
 def _value(declared: dict[str, onnx.ValueInfoProto], name: str, site: AttentionSite) -> onnx.ValueInfoProto:
     known = declared.get(name)
-    return known if known is not None else helper.make_tensor_value_info(name, site.type_of(name), None)
+    kind = site.type_of(name) if site.fused is None else site.fused.types.get(name, site.type_of(name))
+    return known if known is not None else helper.make_tensor_value_info(name, kind, None)

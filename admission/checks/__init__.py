@@ -17,6 +17,7 @@ from qbpass.admission.checks import (
     dtype_query_key,
     dynamic_quantization,
     fused_attention,
+    fused_feature,
     gqa_ratio,
     head_dim_mismatch,
     interior_read_elsewhere,
@@ -89,8 +90,17 @@ SITE_CHECKS: tuple[Callable[[Subject], Diagnostic | None], ...] = (
 GRAPH_CHECKS: tuple[Callable[[Flow, str], Diagnostic | None], ...] = (dynamic_quantization.check,)
 
 ALL: tuple[ModuleType, ...] = (
-    *(dynamic_quantization, no_attention_found, kv_without_site, fused_attention, linear_attention, unknown_shape),
-    *(latent_kv, cross_attention, no_past, no_kv_pair, spelled_out_softmax, product_operator, cache_operands),
+    *(dynamic_quantization, no_attention_found, kv_without_site, fused_attention, fused_feature, linear_attention),
+    *(
+        unknown_shape,
+        latent_kv,
+        cross_attention,
+        no_past,
+        no_kv_pair,
+        spelled_out_softmax,
+        product_operator,
+        cache_operands,
+    ),
     *(product_form, streams, query_axis, gqa_ratio, head_dim_mismatch, value_dim, dtype_query_key, quantized_kv),
     *(concat_form, past_shared, present_read_elsewhere, interior_read_elsewhere, stride_legality, key_extent),
     *(mask_form, bias_not_mask, not_causal, sliding_window, sinks, softcap, score_op, softmax_axis),

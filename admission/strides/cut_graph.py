@@ -27,11 +27,18 @@ class GraphCutter:
 
     def __init__(self, model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto] | None = None) -> None:
         """`nodes` in topological order stand in for the graph's own, where given."""
+        self._model_proto = model
         self._opsets = list(model.opset_import)
         self._ir_version = model.ir_version
         self.nodes = list(model.graph.node) if nodes is None else list(nodes)
         self.constants: dict[str, TensorProto] = {tensor.name: tensor for tensor in model.graph.initializer}
         self._producer = {name: at for at, node in enumerate(self.nodes) for name in node.output if name}
+
+    def with_nodes(self, nodes: Iterable[onnx.NodeProto], constants: Iterable[TensorProto]) -> GraphCutter:
+        """The same graph with other nodes, and more constants."""
+        other = GraphCutter(self._model_proto, nodes)
+        other.constants = {**self.constants, **{tensor.name: tensor for tensor in constants}}
+        return other
 
     def cut(self, outputs: Sequence[str], leaves: Collection[str], size_of: SizeOf) -> onnx.ModelProto:
         """What computes `outputs` from `leaves`, which become inputs if they are reached.

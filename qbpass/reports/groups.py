@@ -88,6 +88,8 @@ def cells_of(report: SiteReport) -> Cells:
 def _verdict(report: SiteReport) -> str:
     if not report.admitted:
         return "refused"
+    if report.lowered is not None:
+        return "admitted, by lowering"
     return "admitted" if report.chain is None else "admitted, query by query"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -16,6 +17,7 @@ from qbpass.reports.site_picture import Tensors, shape_text
 
 if TYPE_CHECKING:
     from qbpass.admission.dataflow import Flow
+    from qbpass.admission.site import AttentionSite
 
 DRAWN = 8  # kinds of site
 
@@ -56,18 +58,29 @@ def _drawn(group: Group, flow: Flow, index: NodeIndex) -> Drawn | None:
 
 
 def _after(group: Group, flow: Flow) -> tuple[Markup | None, str]:
-    from qbpass.models.errors import ContractError
-    from qbpass.reports.rewritten_site import rewritten_picture
+    from qbpass.admission.dataflow import Flow as Dataflow
+    from qbpass.admission.lowering import lowered_decoder
+    from qbpass.models.decoder import Decoder
 
     report = group.first
+    if report.lowered is not None:
+        spelled = lowered_decoder(Decoder(Path("model.onnx"), flow.model, flow.interface), [report.lowered])
+        return _rewritten(report.lowered, Dataflow.of(spelled), visible(report.name, 80))
     if report.chain is not None:
         return None, "The operator stays whole and is evaluated once a query, over one cache (layout pq)."
     if report.site is None or not report.admitted:
         return None, ""
     if report.kind != "decomposed":
         return None, "How this operator is rewritten is not drawn."
+    return _rewritten(report.site, flow, visible(report.name, 80))
+
+
+def _rewritten(site: AttentionSite, flow: Flow, name: str) -> tuple[Markup | None, str]:
+    from qbpass.models.errors import ContractError
+    from qbpass.reports.rewritten_site import rewritten_picture
+
     try:
-        picture = rewritten_picture(report.site, flow)
+        picture = rewritten_picture(site, flow)
     except ContractError as error:
         return None, f"There is no rewrite to draw: {visible(str(error), 400)}"
-    return Markup(drawing(picture, f"{visible(report.name, 80)} after the rewrite")), ""
+    return Markup(drawing(picture, f"{name} after the rewrite")), ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_graphsurgeon as gs
@@ -19,7 +19,7 @@ class SiteContext:
     q_1HqD: queries; key_nHD, value_nHD: the written cache; value_prefixes: the shorter segments (n_s, Hkv, dv) of the
     value cache, the same memory; key_prefixes: the same of the key cache, where the form clips keys; mask: additive,
     broadcastable to (1, 1, q, n), or None; row_mask: the same as (1, 1, q, 1, n); original: the site's own nodes by
-    output name.
+    output name; outer: the graph's own tensors by name.
     """
 
     site: AttentionSite
@@ -34,6 +34,7 @@ class SiteContext:
     row_mask: Any
     original: dict[str, gs.Node]
     max_queries: int
+    outer: dict[str, Any] = field(default_factory=dict)
 
     def nodes(self, names: tuple[str, ...]) -> list[gs.Node]:
         return [self.original[name] for name in names]

@@ -61,7 +61,7 @@ def dump(site: AttentionSite) -> str:
             for part in dataclasses.fields(value):
                 names = getattr(value, part.name)
                 lines.append(f"nodes.{part.name}: {names if isinstance(names, str) else ' '.join(names)}".rstrip())
-        elif field.name not in ("shapes", "sizes", "types", "key_steps", "value_steps"):
+        elif field.name not in ("shapes", "sizes", "types", "key_steps", "value_steps", "fused"):
             lines.append(f"{field.name}: {value}")
     return "\n".join(lines) + "\n"
 

@@ -67,9 +67,22 @@ TURNED = [
 ]
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_a_plain_operator_is_refused_for_being_fused_alone(name: str) -> None:
-    assert codes(only_report(PLAIN[name])) == ["FUSED_ATTENTION"]
+@pytest.mark.parametrize("name", [name for name in PLAIN if not name.startswith("ms") and "normalised" not in name])
+def test_a_plain_operator_is_admitted_by_lowering(name: str) -> None:
+    report = only_report(PLAIN[name])
+    assert (codes(report), report.layouts) == ([], ("qb", "pq"))
+    assert report.lowered is not None
+
+
+def test_what_no_lowering_spells_out_is_named() -> None:
+    report = only_report(PLAIN["gqa, normalised"])
+    assert (codes(report), report.layouts) == (["FUSED_ATTENTION", "FUSED_FEATURE"], ("pq",))
+    assert report.diagnostics[1].evidence["operator"] == "com.microsoft::GroupQueryAttention"
+
+
+def test_a_plain_operator_that_nothing_spells_out_is_refused_for_being_fused_alone() -> None:
+    report = only_report(PLAIN["ms, one way"])
+    assert (codes(report), report.lowered, report.layouts) == (["FUSED_ATTENTION"], None, ())
 
 
 @pytest.mark.parametrize(("code", "layer"), TURNED, ids=lambda value: value if isinstance(value, str) else "")
@@ -143,7 +156,7 @@ def test_a_mask_of_whole_numbers_is_read_as_one() -> None:
     mha = next(node for node in decoder.model.graph.node if node.op_type == "MultiHeadAttention")
     mha.input[4] = "whole_mask"
     (report,) = admit(decoder).sites
-    assert codes(report) == ["FUSED_ATTENTION"]
+    assert codes(report) == ["FUSED_ATTENTION", "FUSED_FEATURE"]
     lengths = helper.make_node("ReduceSum", ["attention_mask", "axis_1"], ["lengths"], keepdims=0)
     _in_front(decoder.model.graph, mha, lengths)
     next(node for node in decoder.model.graph.node if node.op_type == "MultiHeadAttention").input[4] = "lengths"
@@ -160,7 +173,7 @@ def test_minus_ten_thousand_hides_a_key() -> None:
         if value.ndim == 0 and value.dtype == np.float32 and value < -1e30:
             tensor.CopyFrom(numpy_helper.from_array(np.array(-1e4, np.float32), tensor.name))
     (report,) = admit(decoder).sites
-    assert codes(report) == ["FUSED_ATTENTION"]
+    assert (codes(report), report.layouts) == ([], ("qb", "pq"))
 
 
 def _in_front(graph: GraphProto, node: NodeProto, *added: NodeProto) -> None:
@@ -206,7 +219,7 @@ def test_attributes_of_the_wrong_type_do_not_raise(operator: str) -> None:
 
 
 def test_an_attribute_of_the_wrong_type_counts_as_left_out() -> None:
-    assert codes(only_report(Fused(attributes={"causal": "no", "softcap": 50}))) == ["FUSED_ATTENTION"]
+    assert codes(only_report(Fused(attributes={"causal": "no", "softcap": 50}))) == []
 
 
 def test_numbers_that_are_none_count_as_left_out() -> None:

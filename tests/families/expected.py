@@ -3,7 +3,7 @@
 A row holds the codes of each attention in layer order, self-attention before cross-attention; an attention without
 codes is admitted. The rows are of graphs with decomposed attention. Where an exporter writes each attention as one
 operator, FUSED_ATTENTION comes to it, and what speaks of products and of operators between them falls away: there are
-none.
+none. An attention that has no other code is then admitted by lowering (FUSED_ATTENTION is gone, too).
 """
 
 from __future__ import annotations
@@ -101,5 +101,6 @@ def expected(family: str, exporter: str) -> list[Codes]:
     """The codes of each attention of `family` as `exporter` (a key of EXPORTERS) writes it, in layer order."""
     rows = ATTENTIONS[family]
     if exporter in FUSED_EXPORTERS:
-        return [(row - OF_PRODUCTS) | FUSED_TOO.get(family, ADMITTED) | {FUSED} for row in rows]
+        found = [(row - OF_PRODUCTS) | FUSED_TOO.get(family, ADMITTED) for row in rows]
+        return [row and row | {FUSED} for row in found]
     return [row | EAGER.get(family, ADMITTED) for row in rows] if exporter.endswith("eager") else list(rows)
