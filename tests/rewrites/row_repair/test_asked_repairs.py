@@ -12,8 +12,10 @@ import pytest
 from decoder_blocks import SPEC, block_target, replayed
 from fused_graphs import Fused, fused_decoder
 from quantized_exports import flow_and_attention, operators, written
+from site_graphs import Knobs, make_decoder
 
 from qbpass.admission.admit import admit
+from qbpass.admission.dataflow import Flow
 from qbpass.models.decoder import Decoder
 from qbpass.models.loading import load_decoder
 from qbpass.models.session import open_session
@@ -155,3 +157,47 @@ def test_repairs_stand_beside_chains_of_fused_attention(tmp_path: Path, emit: Em
         assert len(made) == len(set(made)), "no two nodes make one tensor"
     count = replayed(bundle, BlockTarget.from_bundle(bundle, SPEC))
     assert count.equal == count.rows
+
+
+def planned_for(knobs: Knobs, *nodes: onnx.NodeProto, **options: Any) -> tuple[Any, dict[str, dict[str, Any]]]:
+    """The repairs of a small decoder with these nodes behind its logits (1, q, 16), each last output the graph's."""
+    decoder = make_decoder(knobs)
+    decoder.model.graph.node.extend(nodes)
+    made = {name: onnx.TensorProto.FLOAT for node in nodes[-1:] for name in node.output}
+    decoder.model.graph.output.extend(onnx.helper.make_tensor_value_info(*entry, None) for entry in made.items())
+    return plan_repairs(decoder, Flow.of(decoder), (), 4, SPEC, **options)
+
+
+def test_rows_that_can_not_be_split_are_unknown_with_the_reason_and_not_forced() -> None:
+    repairs, evidence = planned_for(Knobs(quantize="flat"))
+    assert repairs == ()
+    quantizer = evidence["DynamicQuantizeLinear"]
+    assert (quantizer["verdict"], quantizer["trials"]) == ("unknown", [])
+    assert quantizer["reason"].startswith("no axis of ")
+    with pytest.raises(RewriteRefused, match="no operator 'DynamicQuantizeLinear' to force"):
+        planned_for(Knobs(quantize="flat"), force=["DynamicQuantizeLinear"])
+
+
+def test_a_scale_spelled_out_is_repaired_with_all_that_reads_it() -> None:
+    nodes = [
+        onnx.helper.make_node("Abs", ["logits"], ["sizes"]),
+        onnx.helper.make_node("ReduceMax", ["sizes"], ["largest"], keepdims=0),
+        onnx.helper.make_node("Div", ["logits", "largest"], ["steps"]),
+        onnx.helper.make_node("Round", ["steps"], ["rounded"]),
+        onnx.helper.make_node("Mul", ["rounded", "largest"], ["again"]),
+    ]
+    repairs, evidence = planned_for(Knobs(), *nodes)
+    coupled = next(repair for repair in repairs if repair.units[0].seed == "largest")
+    assert coupled.units[0].nodes == ("largest", "steps", "rounded", "again")
+    assert evidence[coupled.kind]["trials"][0]["verdict"] == "false"
+    assert evidence[coupled.kind]["trials"][-1]["verdict"] == "unknown"
+
+
+def test_an_operator_that_sums_over_all_rows_is_refused_where_it_also_reads_keys() -> None:
+    """Cached rows among the rows of a call: no split by rows gives each row its own."""
+    nodes = [
+        onnx.helper.make_node("ReduceMax", ["l0.qk"], ["largest"], keepdims=0),
+        onnx.helper.make_node("Div", ["l0.qk", "largest"], ["steps"]),
+    ]
+    with pytest.raises(RewriteRefused, match=r"can't be split by rows: 'l0\.qk' grows with the rows before the call"):
+        planned_for(Knobs(), *nodes)
