@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import onnx
@@ -19,7 +20,7 @@ from qbpass.rewrites.call_dims import CallDims, emit_call_dims
 from qbpass.rewrites.chains.cache import LinkCache
 from qbpass.rewrites.chains.emit import emit_chain
 from qbpass.rewrites.chains.links import emit_links
-from qbpass.rewrites.guard import declare_phase, emit_condition, emit_guarded
+from qbpass.rewrites.guard import declare_phase, emit_condition, emit_guarded, emit_which
 from qbpass.rewrites.head import emit_logits_from
 from qbpass.rewrites.kept_casts import keep_casts
 from qbpass.rewrites.kv_cache import CacheTensors, declare_cache, emit_update, numpy_dtype
@@ -48,8 +49,13 @@ def emitters(site: AttentionSite, layout: str) -> tuple[Emitter, Emitter]:
     return LAYOUT_EMITTERS[layout], emit_native if site.fused is None else emit_fused_native
 
 
-def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guarded") -> onnx.ModelProto:
+def rewrite_graph(
+    frozen: Decoder, plan: RewritePlan, emission: Emission = "guarded", beside: RewritePlan | None = None
+) -> onnx.ModelProto:
     """The rewritten model, its external weights named as the frozen graph names them.
+
+    beside: a second layout in the same guarded graph, run where the phase is raised by SECOND_LAYOUT (guard.py). Both
+    share weights, cache and whatever else is not attention.
 
     Inputs: the decoder's own, without past KV; `cache.N.key|value` (n, Hkv, d) bound to the cache; value segments; the
     phase. Outputs: logits and `cache_out.N.key|value`, to be bound to the same memory as the inputs. A chained site has
@@ -62,7 +68,7 @@ def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guar
     copy.CopyFrom(frozen.model)
     graph = gs.import_onnx(copy)
     keep_casts(graph)
-    _Rewriter(graph, frozen, plan, emission).run()
+    _Rewriter(graph, frozen, plan, emission, beside).run()
     graph.cleanup().toposort()
     model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
     model.ir_version = max(frozen.model.ir_version, 10)  # node metadata came with IR 10
@@ -73,9 +79,12 @@ def rewrite_graph(frozen: Decoder, plan: RewritePlan, emission: Emission = "guar
 class _Rewriter:
     """One run over one graph; every change to it is made here."""
 
-    def __init__(self, graph: gs.Graph, frozen: Decoder, plan: RewritePlan, emission: Emission):
+    def __init__(
+        self, graph: gs.Graph, frozen: Decoder, plan: RewritePlan, emission: Emission, beside: RewritePlan | None
+    ):
         self.graph = graph
         self.contract = frozen.contract
+        self.beside = _checked_beside(plan, beside, emission)
         self.plan = plan
         self.emission = emission
         self.tensors = graph.tensors()
@@ -86,12 +95,12 @@ class _Rewriter:
         caches = {e.site.layer: declare_cache(e.site, self.plan.segments, e.form.clip) for e in self.plan.sites}
         self._check_every_pair_is_planned({*caches, *(chain.site.layer for chain in self.plan.chains)})
         phase = declare_phase()
-        condition = emit_condition(self.shared, phase, self.plan.phase_mask) if self.emission == "guarded" else None
+        condition, second = self._conditions(phase)
         if caches:
             first = caches[min(caches)]
             dims = emit_call_dims(self.shared, self.tensors[self.contract.input_ids], first.key_in, first.segments_in)
             for entry in self.plan.sites:
-                self._rewrite_site(entry, caches[entry.site.layer], dims, condition)
+                self._rewrite_site(entry, caches[entry.site.layer], dims, condition, second)
         links = self._chain_fused(condition)
         if self.emission != "native":
             repairs, width, token_ids = self.plan.repairs, self.plan.max_queries, self.tensors[self.contract.input_ids]
@@ -100,6 +109,14 @@ class _Rewriter:
             emit_logits_from(self.shared, self.graph, self.contract.logits)
         self.graph.nodes.extend(self.shared.nodes)
         self._replace_interface(caches, links, phase if condition is not None else None)
+
+    def _conditions(self, phase: Any) -> tuple[Any, Any]:
+        """Is a layout active, and is it the second; None where the graph does not ask."""
+        if self.emission != "guarded":
+            return None, None
+        if self.beside is None:
+            return emit_condition(self.shared, phase, self.plan.phase_mask), None
+        return emit_which(self.shared, phase, (self.plan.phase_mask, self.beside.phase_mask))
 
     def _chain_fused(self, condition: Any) -> list[LinkCache]:
         """Every fused site as a chain; the caches of all links."""
@@ -127,7 +144,7 @@ class _Rewriter:
                 f"the plan leaves out layer(s) {missing}: every layer's cache must be rewritten; see `qbpass admit`"
             )
 
-    def _rewrite_site(self, entry: SitePlan, cache: CacheTensors, dims: CallDims, condition: Any) -> None:
+    def _rewrite_site(self, entry: SitePlan, cache: CacheTensors, dims: CallDims, condition: Any, second: Any) -> None:
         site = entry.site
         self._state_dtypes(site)
         builder = NodeBuilder(f"qbpass/{site.name}", constants=self.shared.constants)
@@ -151,7 +168,7 @@ class _Rewriter:
             outer=self.tensors,
         )
         replace_sizes(self.tensors, self.producers, site, dims)
-        self._emit(builder, context, condition)
+        self._emit(builder, context, condition, second)
         self.graph.nodes.extend(builder.nodes)
 
     def _prefixes(
@@ -175,8 +192,10 @@ class _Rewriter:
                 raise ContractError(f"{site.name}: {name!r} is {tensor.dtype} and was admitted as {dtype}")
             tensor.dtype = dtype
 
-    def _emit(self, builder: NodeBuilder, context: SiteContext, condition: Any) -> None:
+    def _emit(self, builder: NodeBuilder, context: SiteContext, condition: Any, second: Any) -> None:
         active, native = emitters(context.site, self.plan.layout)
+        if self.beside is not None:
+            active = self._either(self.beside, second)
         output = self.tensors[context.site.output]
         if self.emission == "guarded":
             node = emit_guarded(
@@ -194,6 +213,26 @@ class _Rewriter:
         node.outputs.append(output)
         builder.nodes.append(node)
 
+    def _either(self, beside: RewritePlan, second: Any) -> Callable[[NodeBuilder, SiteContext], Any]:
+        """Emits the first layout and the second behind a guard of their own."""
+        forms = {entry.site.name: entry.form for entry in beside.sites}
+
+        def emit(builder: NodeBuilder, context: SiteContext) -> Any:
+            other = replace(context, form=forms[context.site.name])
+            node = emit_guarded(
+                builder,
+                second,
+                lambda b: emitters(context.site, beside.layout)[0](b, other),
+                lambda b: emitters(context.site, self.plan.layout)[0](b, context),
+                self.graph,
+            )
+            result = gs.Variable(f"{builder.scope}/either", dtype=self.tensors[context.site.output].dtype)
+            node.outputs.append(result)
+            builder.nodes.append(node)
+            return result
+
+        return emit
+
     def _replace_interface(self, caches: dict[int, CacheTensors], links: list[LinkCache], phase: Any) -> None:
         gone = {name for pair in self.contract.kv for name in _pair_inputs(pair)}
         left = {name for pair in self.contract.kv for name in (pair.present_key, pair.present_value)}
@@ -208,6 +247,19 @@ class _Rewriter:
             self.graph.outputs += link.outputs
         if phase is not None:
             self.graph.inputs.append(phase)
+
+
+def _checked_beside(plan: RewritePlan, beside: RewritePlan | None, emission: Emission) -> RewritePlan | None:
+    """Raises ContractError for a second layout that can't share what is not attention."""
+    if beside is None:
+        return None
+    of_sites = [[(entry.site.name, entry.form.clip) for entry in one.sites] for one in (plan, beside)]
+    shared = plan.repairs == beside.repairs and plan.head == beside.head and plan.max_queries == beside.max_queries
+    if emission != "guarded" or plan.chains or beside.chains or of_sites[0] != of_sites[1] or not shared:
+        raise ContractError("two layouts go into one guarded graph where only their forms differ")
+    if beside.segments > 1 and beside.extents != plan.extents:
+        raise ContractError("two layouts in one graph read the same value segments, or the second reads none")
+    return beside
 
 
 def _pair_inputs(pair: KVPair) -> tuple[str, str]:

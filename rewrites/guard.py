@@ -30,6 +30,18 @@ def emit_condition(builder: NodeBuilder, phase: Any, mask: int) -> Any:
     return builder.node("Gather", [builder.bools(guard_table(mask)), phase], "active", axis=0, dtype="bool")
 
 
+#: What a phase is raised by in a graph that holds two layouts, where the second is asked for.
+SECOND_LAYOUT = 16
+
+
+def emit_which(builder: NodeBuilder, phase: Any, masks: tuple[int, int]) -> tuple[Any, Any]:
+    """Scalar bools of a graph with two layouts: is either active, and is it the second (phase + SECOND_LAYOUT)."""
+    table = [*(int(active) for active in guard_table(masks[0])), *(2 * active for active in guard_table(masks[1]))]
+    which = builder.node("Gather", [builder.ints(*table), phase], "layout", axis=0, dtype="int64")
+    either = builder.node("Greater", [which, builder.scalar(0)], "active", dtype="bool")
+    return either, builder.node("Equal", [which, builder.scalar(2)], "second", dtype="bool")
+
+
 def emit_guarded(outer: NodeBuilder, condition: Any, active: Emit, native: Emit, graph: gs.Graph) -> gs.Node:
     """If(condition) { active } else { native }, its one output still to be given."""
     branches = {}

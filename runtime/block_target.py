@@ -11,7 +11,7 @@ from qbpass.models.decoder import Decoder
 from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.extents import ExtentRule, segment_extents
-from qbpass.rewrites.guard import PHASE_INPUT
+from qbpass.rewrites.guard import PHASE_INPUT, SECOND_LAYOUT
 from qbpass.rewrites.head import LOGITS_FROM
 from qbpass.rewrites.manifest import Interface
 from qbpass.rewrites.phases import Phase, layout_active
@@ -45,14 +45,17 @@ class BlockTarget:
         head: HeadForm = "all",
         chained: frozenset[int] = frozenset(),
         prefill_rows: int | None = None,
+        second_layout: bool = False,
     ):
         """native_session: only where `session` is a straight-line graph of the active layout; calls in phases outside
         `phase_mask` run on it. chained: layers whose attention is a chain of operators, one a query (rewrites/chains/).
-        prefill_rows: rows of the prompt a call (prefill.py); None for all of them in one.
+        prefill_rows: rows of the prompt a call (prefill.py); None for all of them in one. second_layout: of a graph
+        that holds two.
         """
         self.session = session
         self._native_session, self._phase_mask = native_session, phase_mask
         self._head, self._prefill_rows = head, prefill_rows
+        self._raised = SECOND_LAYOUT if second_layout else 0
         self.interface = interface
         self.vocab_size = interface.vocab_size
         self.context_length = context_length
@@ -127,7 +130,13 @@ class BlockTarget:
         """The same session in the role of a draft model, with a cache of its own."""
         return self._sharing(spec, PhaseGuard(Role.DRAFT), prefill_rows)
 
-    def _sharing(self, spec: SessionSpec, guard: PhaseGuard, prefill_rows: int | None) -> BlockTarget:
+    def second(self, spec: SessionSpec) -> BlockTarget:
+        """The same session run in the second layout of a graph that holds two, with a cache of its own."""
+        return self._sharing(spec, PhaseGuard(self.guard.role), self._prefill_rows, second_layout=True)
+
+    def _sharing(
+        self, spec: SessionSpec, guard: PhaseGuard, prefill_rows: int | None, *, second_layout: bool = False
+    ) -> BlockTarget:
         return BlockTarget(
             self.session,
             self.interface,
@@ -142,6 +151,7 @@ class BlockTarget:
             head=self._head,
             chained=self._chained,
             prefill_rows=prefill_rows,
+            second_layout=second_layout,
         )
 
     @property
@@ -202,7 +212,7 @@ class BlockTarget:
         if self._head == "asked":
             feeds[LOGITS_FROM] = np.array([len(tokens) - len(logits)], np.int64)
         if self._native_session is None:
-            feeds[PHASE_INPUT] = np.array(self.guard.value, np.int64)
+            feeds[PHASE_INPUT] = np.array(self.guard.value + (self._raised if self.guard.value else 0), np.int64)
         for name, array in feeds.items():
             if name is not None:
                 binding.bind_cpu_input(name, array)
