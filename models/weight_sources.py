@@ -56,8 +56,8 @@ class WeightSources:
         if location not in self.elsewhere:
             return "put it beside the .onnx file"
         return (
-            "it is the model's own file: move it back there, or rewrite the model where it is now (with --copy-weights "
-            "a bundle needs no model)"
+            "it is the model's own file: move it back there, write its new folder into the bundle's qbpass.json, or "
+            "rewrite the model (with --copy-weights a bundle needs no model)"
         )
 
     def in_one_folder(self, graph: bytes) -> tuple[bytes, Path]:

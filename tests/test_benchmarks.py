@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from qbpass.models.loading import load_decoder
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle
@@ -75,6 +77,18 @@ def test_the_masks_that_pass_are_named(tiny_eager: Path, tmp_path: Path):
     assert [entry["mask"] for entry in results["masks"]] == list(range(16))
     assert results["minimal_for_target"] == [3]
     assert results["minimal_for_target_and_draft"] == [15]
+
+
+@pytest.mark.slow
+def test_every_layout_phase_and_width_in_one_process_gives_the_references_tokens(
+    tiny_bundle: Bundle, tiny_eager: Path, tmp_path: Path
+):
+    small = ["--model", str(tiny_eager), "--layouts", "--rounds", "1", "--prompt", "8", "--tokens", "8"]
+    results = run_script("memory.py", str(tiny_bundle.folder), *small, json_file=tmp_path / "results.json")
+    assert results["equal_to_frozen"] == dict.fromkeys(("plain", "frozen", "engine", "phases", "layouts"), True)
+    assert [claim["name"] for claim in results["claims"]] == [
+        f"{form} / {base}" for form in ("engine", "phases", "layouts") for base in ("plain", "frozen")
+    ]
 
 
 def test_a_folder_that_is_no_bundle_is_refused_in_one_line(tmp_path: Path):

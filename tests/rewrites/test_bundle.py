@@ -117,6 +117,16 @@ def test_a_bundle_with_its_own_weights_outlives_the_model(apart: tuple[Path, Pat
     assert "\n" not in str(raised.value)
 
 
+def test_a_model_that_moved_is_named_in_the_manifest(apart: tuple[Path, Path], tmp_path: Path) -> None:
+    """By hand: what counts is the digest."""
+    bundle, model = apart
+    moved = model.rename(tmp_path / "moved")
+    edit(bundle, lambda m: m["weights"]["model.onnx.data"].update(folder=str(moved)))
+    opened = open_bundle(bundle)
+    assert check_recipe(opened, SPEC) == opened.manifest.recipe
+    assert opened.weights.elsewhere == {"model.onnx.data": moved}
+
+
 def test_a_models_weights_that_are_of_another_size_are_refused_unread(apart: tuple[Path, Path]) -> None:
     bundle, model = apart
     with (model / "model.onnx.data").open("ab") as file:
