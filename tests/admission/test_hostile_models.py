@@ -67,7 +67,7 @@ def asked(command: str, names: Sequence[str], folder: Path) -> dict[str, Answer]
                 [sys.executable, str(WORKER), str(folder), str(questions)],
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "TMPDIR": str(folder / "tmp")},
+                env={**os.environ, "TMPDIR": str(folder / "tmp"), "PYTHONPATH": str(WORKER.parents[1])},
             )
         for line in map(json.loads, spoken(worker)):
             if "started" in line:
