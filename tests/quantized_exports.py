@@ -17,12 +17,16 @@ from qbpass.rewrites.bundle_writer import write_bundle
 from qbpass.rewrites.plan import RewritePlan
 
 
-def weight_only(export: Path, folder: Path, bits: int, block: int, level: int) -> Path:
-    """MatMulNBits in place of every product with constant weights."""
+def weight_only(export: Path, folder: Path, bits: int, block: int, level: int, *, graph: Path | None = None) -> Path:
+    """MatMulNBits in place of every product with constant weights. graph: another than the export's own."""
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     quantizer = MatMulNBitsQuantizer(
-        onnx.load(str(export / "model.onnx")), block_size=block, is_symmetric=True, accuracy_level=level, bits=bits
+        onnx.load(str(graph or export / "model.onnx")),
+        block_size=block,
+        is_symmetric=True,
+        accuracy_level=level,
+        bits=bits,
     )
     quantizer.process()
     _beside(export, folder)
