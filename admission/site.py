@@ -34,13 +34,13 @@ class SiteNodes:
 class ElementStep:
     """An operation on single elements on the path from the cache to a product.
 
-    A Mul or Div: `kept` (Mul, Div) `factor`, one element. A Cast: `factor` is None, `to` the onnx.TensorProto.DataType.
+    A Mul or Div: `kept` (Mul, Div) `factor`, one element. A Cast: `to` is the onnx.TensorProto.DataType.
     """
 
     node: str
     kept: str
-    factor: str | None = None
-    to: int | None = None
+    factor: str = ""
+    to: int = 0
 
 
 @dataclass(frozen=True)

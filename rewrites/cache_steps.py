@@ -41,8 +41,8 @@ def move_steps(
 
 
 def _step(builder: NodeBuilder, step: ElementStep, node: gs.Node, rows: Any, tensors: dict[str, Any], name: str) -> Any:
-    if step.factor is None:
-        return builder.node("Cast", [rows], name, dtype=numpy_dtype(step.to or 0), **node.attrs)
+    if step.to:
+        return builder.node("Cast", [rows], name, dtype=numpy_dtype(step.to), **node.attrs)
     scalar = builder.reshape(tensors[step.factor], builder.ints(1), f"{name}/factor")
     scalar.dtype = rows.dtype
     return builder.node(node.op, [rows, scalar], name, dtype=rows.dtype)
@@ -57,7 +57,7 @@ def _make_identity(node: gs.Node, step: ElementStep, tensors: dict[str, Any]) ->
 
 def _state_dtypes(path: Iterable[gs.Node], before: Any, steps: tuple[ElementStep, ...], after: Any) -> None:
     """Where casts are gone, every row on the path has the type that the last one gave it."""
-    floats = [before, *(numpy_dtype(step.to) for step in steps if step.to is not None)]
+    floats = [before, *(numpy_dtype(step.to) for step in steps if step.to)]
     for node in path:
         for output in node.outputs:
             if output.dtype is not None and output.dtype in floats:  # sizes are on the path, too

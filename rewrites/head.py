@@ -8,7 +8,7 @@ many, and whether that holds is tried on the head's own weights (`falsify_head`)
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +18,7 @@ from onnx import helper
 from qbpass.models.decoder import Decoder
 from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.builder import NodeBuilder
+from qbpass.rewrites.kv_cache import numpy_dtype
 
 #: Graph input, int64 of one element: the first row of the call whose logits are computed.
 LOGITS_FROM = "qbpass.logits_from"
@@ -36,20 +37,27 @@ class HeadWitness:
 
 
 def find_head(frozen: Decoder) -> onnx.NodeProto | None:
-    """The MatMul of hidden states (1, q, width) and constant weights that gives the logits; None for another head."""
+    """The MatMul of hidden states (1, q, width) and constant weights that gives the logits, cast or not.
+
+    None for another head.
+    """
     graph = frozen.model.graph
     weights = {tensor.name for tensor in graph.initializer}
-    for node in graph.node:
-        if frozen.contract.logits in node.output:
-            plain = node.op_type == "MatMul" and not node.domain and node.input[1] in weights
-            return cast("onnx.NodeProto", node) if plain else None
-    return None
+    producers = {output: node for node in graph.node for output in node.output}
+    node = producers.get(frozen.contract.logits)
+    while node is not None and node.op_type == "Cast":
+        node = producers.get(node.input[0])
+    if node is None or node.op_type != "MatMul" or node.domain or node.input[1] not in weights:
+        return None
+    return node
 
 
 def emit_logits_from(builder: NodeBuilder, graph: gs.Graph, logits: str) -> None:
     """Cut the head's input to the rows from LOGITS_FROM on; with 0 it is every row, as exported."""
     start = gs.Variable(LOGITS_FROM, dtype=np.int64, shape=[1])
     head = next(node for node in graph.nodes if any(output.name == logits for output in node.outputs))
+    while head.op == "Cast":
+        head = head.inputs[0].inputs[0]
     hidden = head.inputs[0]
     last = builder.ints(np.iinfo(np.int64).max)
     head.inputs[0] = builder.node("Slice", [hidden, start, last, builder.ints(1)], "head/rows", dtype=hidden.dtype)
@@ -65,15 +73,22 @@ def falsify_head(frozen: Decoder, spec: SessionSpec, seed: int = 0) -> dict[str,
         return {"form": "all", "verdict": "unknown", "reason": "the head's weights are not here to be tried"}
     session = open_session(_head_model(frozen, node), spec, weights=frozen.weights)
     rng = np.random.default_rng(seed)
-    width = session.get_inputs()[0].shape[-1]
+    width, dtype = session.get_inputs()[0].shape[-1], _hidden_dtype(frozen, node)
     for rows in ROWS:
-        hidden = rng.standard_normal((1, rows, width), dtype=np.float32)
+        hidden = rng.standard_normal((1, rows, width), dtype=np.float32).astype(dtype)
         among = session.run(None, {"hidden": hidden})[0][:, -1:]
         alone = session.run(None, {"hidden": np.ascontiguousarray(hidden[:, -1:])})[0]
         if among.tobytes() != alone.tobytes():
             witness = HeadWitness(rows, seed, float(np.max(np.abs(among - alone))))
             return {"form": "all", "verdict": "false", "witness": asdict(witness)}
     return {"form": "asked", "verdict": "unknown", "rows": list(ROWS), "seed": seed}
+
+
+def _hidden_dtype(frozen: Decoder, node: onnx.NodeProto) -> np.dtype[Any]:
+    """A product reads two operands of one type."""
+    return numpy_dtype(
+        next(weight.data_type for weight in frozen.model.graph.initializer if weight.name == node.input[1])
+    )
 
 
 def _weights_are_here(frozen: Decoder, node: onnx.NodeProto) -> bool:

@@ -72,7 +72,7 @@ class ExportedGraph:
         found: list[Through] = []
         for step in steps:
             node = self.flow.node(step.node)
-            if step.factor is None:
+            if step.to:
                 found.append((cast_label(node), None))
                 continue
             number = self.flow.constant(step.factor)

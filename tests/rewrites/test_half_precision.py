@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from decoder_blocks import SPEC, block_target, plan_of, replayed, sites_of
+from decoder_blocks import SPEC, block_target, plan_of, replayed, serial_target, sites_of
 from half_graphs import converted, with_half_cache
 from onnx import TensorProto
 
@@ -26,8 +26,10 @@ from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.bundle_writer import write_bundle
 from qbpass.rewrites.cache_steps import move_steps
 from qbpass.rewrites.falsify import SiteFalsifier
+from qbpass.rewrites.head import LOGITS_FROM, find_head
 from qbpass.rewrites.kept_casts import INSERTED
 from qbpass.rewrites.plan import Layout
+from qbpass.runtime.block_target import BlockTarget
 
 GRAPHS = ["eager converted", "sdpa converted, float32 outside", "eager with a float16 cache"]
 
@@ -101,7 +103,7 @@ def test_a_cast_on_the_other_side_of_a_factor_is_caught(
     export = converted(tiny_sdpa, tmp_path, keep_io_types=False)
     frozen = freeze(load_decoder(export), tmp_path / "frozen", SPEC)
     site = sites_of(frozen)[0]
-    assert [step.to is not None for step in site.key_steps] == [True, False]
+    assert [bool(step.to) for step in site.key_steps] == [True, False]
     plan = apply.RewritePlan("qb", 2, 4, tuple(apply.SitePlan(s, planner.SiteForm()) for s in sites_of(frozen)))
     calls = (Call(2, 3),)
     assert audit_site(frozen, plan, site, calls).problems == ()
@@ -154,3 +156,22 @@ def test_logits_have_the_type_that_the_export_gives(bundle: Bundle) -> None:
     assert logits.dtype == onnx.helper.tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type)
     assert np.isfinite(logits).all()
     assert recipe_of(bundle.reference, SPEC) == bundle.manifest.recipe
+
+
+def test_a_prompts_last_row_of_logits_is_computed_alone_behind_a_cast(bundle: Bundle) -> None:
+    assert find_head(bundle.reference) is not None
+    assert "rows" in bundle.manifest.head_evidence or bundle.manifest.head_evidence["verdict"] == "false"
+    if bundle.manifest.head == "all":
+        pytest.skip("one row alone is not the row among many on this machine")
+    model = onnx.load_from_string(bundle.graph())
+    makers = {output: node for node in model.graph.node for output in node.output}
+    head = makers[bundle.reference.contract.logits]
+    while head.op_type == "Cast":
+        head = makers[head.input[0]]
+    assert LOGITS_FROM in makers[head.input[0]].input
+    target, reference = BlockTarget.from_bundle(bundle, SPEC), serial_target(bundle)
+    rows = []
+    for each in (target, reference):
+        each.start(12)
+        rows.append(each.prefill([1, 2, 3, 4, 5]))
+    assert rows[0].tobytes() == rows[1].tobytes()
