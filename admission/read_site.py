@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qbpass.admission.cache_ties import CacheTie
-from qbpass.admission.cached_as import joined_past, new_rows
+from qbpass.admission.cached_as import read_join
 from qbpass.admission.checks import unknown_shape
 from qbpass.admission.dataflow import Flow, Shape, node_name
 from qbpass.admission.factors import element_steps, read_scale
@@ -29,6 +29,7 @@ def read_site(found: Found) -> SiteReport:
         diagnostic = unknown_shape.refuse(found, {name: shape and list(shape) for name, shape in shapes.items()})
         return SiteReport(found.name, "decomposed", found.layer, None, (diagnostic,), found.facts())
     nodes = _nodes(found, key, value)
+    keys, values = read_join(key, flow), read_join(value, flow)
     mask = _mask(nodes, flow)
     if mask is not None:
         shapes[mask] = flow.shape(mask)
@@ -49,15 +50,17 @@ def read_site(found: Found) -> SiteReport:
         output=output,
         past_key=key.pair.past_key,
         past_value=key.pair.past_value,
-        new_key=new_rows(key, flow),
-        new_value=new_rows(value, flow),
+        new_key=keys.new,
+        new_value=values.new,
         present_key=key.pair.present_key,
         present_value=key.pair.present_value,
         nodes=nodes,
         key_steps=element_steps(nodes.key_path, flow),
         value_steps=element_steps(nodes.value_path, flow),
-        old_key=joined_past(key, flow),
-        old_value=joined_past(value, flow),
+        old_key=keys.old,
+        old_value=values.old,
+        key_axes=keys.axes,
+        value_axes=values.axes,
         shapes={tensor: shape for tensor, shape in shapes.items() if shape is not None},
     )
     site = replace(site, sizes=sizes_across(site, flow), types=_types(site, flow))

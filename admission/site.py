@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from qbpass.admission.extents import Extent
 from qbpass.admission.original import FusedOriginal
 
+STANDARD_AXES = (0, 1, 2, 3)  # of (1, Hkv, rows, d)
+
 
 @dataclass(frozen=True)
 class SiteNodes:
@@ -67,7 +69,7 @@ class AttentionSite:
     output: str
     past_key: str | None  # graph inputs
     past_value: str | None
-    new_key: str | None  # (1, Hkv, q, d): what the export concatenates behind the past
+    new_key: str | None  # (1, Hkv, q, d), in the order of key_axes: what the export concatenates behind the past
     new_value: str | None
     present_key: str | None  # graph outputs
     present_value: str | None
@@ -76,9 +78,12 @@ class AttentionSite:
     # Operations on single elements between the cached keys, or values, and their product, in order.
     key_steps: tuple[ElementStep, ...] = ()
     value_steps: tuple[ElementStep, ...] = ()
-    # (1, Hkv, past, d): what the export puts in front of the new rows, where that is the past cast to another type.
+    # What the export puts in front of the new rows, where that is the past turned, or cast to another type; and the
+    # order in which it joins them: axis i of old and new rows is axis key_axes[i] of (1, Hkv, rows, d).
     old_key: str | None = None
     old_value: str | None = None
+    key_axes: tuple[int, ...] = STANDARD_AXES
+    value_axes: tuple[int, ...] = STANDARD_AXES
     # onnx.TensorProto.DataType of the tensors above that are not of elem_type.
     types: dict[str, int] = field(default_factory=dict, compare=False)
     # Tensors whose size is asked for across this attention's border (site_sizes.py), with that size.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import onnx
 
+from qbpass.admission.cached_as import joined_in
 from qbpass.admission.dataflow import Flow, node_name
 from qbpass.admission.extents import PAST, QUERIES, Extent
 from qbpass.admission.site import AttentionSite
@@ -60,10 +61,10 @@ def inner_tensors(site: AttentionSite, flow: Flow) -> list[str]:
 
 
 def cache_tensors(site: AttentionSite, flow: Flow) -> list[str]:
-    """The pasts with what only renames or narrows them, and the presents."""
+    """The pasts with what only renames, turns or narrows them, and the presents."""
     pasts = (site.past_key, site.past_value, site.old_key, site.old_value)
-    names = [name for past in (*pasts, flow.origin(site.k), flow.origin(site.v)) if past for name in flow.aliases(past)]
-    return list(dict.fromkeys([*names, site.k, site.v]))
+    names = [name for past in pasts if past for name in flow.aliases(past)]
+    return list(dict.fromkeys([*names, *joined_in(site.k, flow), *joined_in(site.v, flow)]))
 
 
 def outside_readers(site: AttentionSite, tensor: str, flow: Flow) -> list[onnx.NodeProto]:

@@ -23,7 +23,7 @@ from qbpass.rewrites.chains.links import emit_links
 from qbpass.rewrites.guard import declare_phase, emit_condition, emit_guarded, emit_which
 from qbpass.rewrites.head import emit_logits_from
 from qbpass.rewrites.kept_casts import keep_casts
-from qbpass.rewrites.kv_cache import CacheTensors, declare_cache, emit_update, numpy_dtype
+from qbpass.rewrites.kv_cache import CacheTensors, declare_cache, emit_update, in_standard_order, numpy_dtype
 from qbpass.rewrites.layouts.context import SiteContext
 from qbpass.rewrites.layouts.native import emit_native
 from qbpass.rewrites.layouts.pq import emit_pq
@@ -148,7 +148,10 @@ class _Rewriter:
         site = entry.site
         self._state_dtypes(site)
         builder = NodeBuilder(f"qbpass/{site.name}", constants=self.shared.constants)
-        new = {"key": self.tensors[site.new_key], "value": self.tensors[site.new_value]}
+        new = {
+            "key": in_standard_order(builder, self.tensors[site.new_key], site.key_axes, "key"),
+            "value": in_standard_order(builder, self.tensors[site.new_value], site.value_axes, "value"),
+        }
         new = move_steps(builder, site, new, self.producers, self.tensors)
         emit_update(builder, site, cache, new, dims)
         mask = self.tensors[site.mask] if site.mask is not None else None

@@ -77,7 +77,8 @@ def _leaves(
         through = exported.through(steps)  # what comes behind the cache in the export was done before it was written
         leaves[name] = Memory(root, before, name, before.size, through)
         if new is not None:
-            leaves |= _new_rows(new, root, rows_nHD[call.past :].transpose(1, 0, 2)[None], exported)
+            axes = site.key_axes if root == KEY else site.value_axes
+            leaves |= _new_rows(new, root, rows_nHD[call.past :].transpose(1, 0, 2)[None].transpose(axes), exported)
         for index, end in enumerate(segments):
             # The memory of the written cache, which `caches` is checked for. That it is read behind the write is seen
             # to by the guard, or by the prefix's own shape (kv_cache.py, apply.py).
@@ -86,13 +87,13 @@ def _leaves(
     return leaves
 
 
-def _new_rows(new: str, root: str, numbers_1HqD: Ids, exported: ExportedGraph) -> dict[str, Memory]:
-    """The call's rows (1, Hkv, q, d), and what they are a transpose of: the cache update may skip the transpose."""
-    found = {new: Memory.own(new, root, numbers_1HqD)}
+def _new_rows(new: str, root: str, numbers: Ids, exported: ExportedGraph) -> dict[str, Memory]:
+    """The call's rows as they are joined, and what they are a transpose of: the cache update may skip the transpose."""
+    found = {new: Memory.own(new, root, numbers)}
     producer = exported.flow.producer(new)
     if producer is not None and producer.op_type == "Transpose":
         perm = attribute(producer, "perm", [3, 2, 1, 0])
-        before = numbers_1HqD.transpose(np.argsort(perm))
+        before = numbers.transpose(np.argsort(perm))
         found[producer.input[0]] = Memory.own(producer.input[0], root, before)
     return found
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from qbpass.admission.site import AttentionSite
+from qbpass.admission.site import STANDARD_AXES, AttentionSite
 from qbpass.rewrites.builder import NodeBuilder
 from qbpass.rewrites.call_dims import CallDims
 from qbpass.rewrites.plan import Clip
@@ -78,6 +78,14 @@ def emit_update(
         builder.nodes.append(
             gs.Node("ScatterND", f"{builder.scope}/update_{part}", inputs=[before, dims.slots, rows], outputs=[after])
         )
+
+
+def in_standard_order(builder: NodeBuilder, new: Any, axes: tuple[int, ...], part: str) -> Any:
+    """(1, Hkv, q, d) of rows whose axis i is axis axes[i] of that."""
+    if axes == STANDARD_AXES:
+        return new
+    perm = [axes.index(axis) for axis in STANDARD_AXES]
+    return builder.node("Transpose", [new], f"{part}/in_order", perm=perm, dtype=new.dtype)
 
 
 def _rows(builder: NodeBuilder, new: Any, width: list[int], part: str) -> Any:

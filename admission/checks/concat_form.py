@@ -10,7 +10,7 @@ rounded to float16 only where they are given out as the present.
 
 from __future__ import annotations
 
-from qbpass.admission.cached_as import gives_out
+from qbpass.admission.cached_as import KEY_AXIS, gives_out, turned_back
 from qbpass.admission.report import Diagnostic
 from qbpass.admission.subject import Subject
 from qbpass.models.dataflow import attribute
@@ -33,11 +33,11 @@ def check(subject: Subject) -> Diagnostic | None:
 
 
 def _reason(subject: Subject, tensor: str, present: str | None, new: str | None) -> str | None:
-    node = subject.flow.producer(subject.flow.origin(tensor))
+    node, axes = turned_back(tensor, subject.flow)
     if present is None or not gives_out(present, tensor, subject.flow):
         return f"attention reads {tensor!r} while the graph hands out {present!r} as the present"
-    if node is None or new is None:
-        return f"the present {tensor!r} is not Concat(past, new rows)"
-    if attribute(node, "axis") not in (2, -2):
+    if new is not None:
+        return None
+    if node is not None and axes[attribute(node, "axis")] != KEY_AXIS:
         return f"the present {tensor!r} is joined along axis {attribute(node, 'axis')}, not along the keys"
-    return None
+    return f"the present {tensor!r} is not Concat(past, new rows)"

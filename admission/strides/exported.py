@@ -39,7 +39,7 @@ def exported_subject(
 
 
 def exported_leaves(site: AttentionSite, call: Call, mask_shape: Sequence[int] | None) -> dict[str, Memory]:
-    """The site's operands as the export joins them: past (1, Hkv, past, d), new rows (1, Hkv, q, d)."""
+    """The site's operands as the export joins them: past (1, Hkv, past, d), new rows (1, Hkv, q, d), or turned."""
     leaves: dict[str, Memory] = {}
 
     def add(name: str | None, root: str, numbers: Ids) -> None:
@@ -58,8 +58,9 @@ def exported_leaves(site: AttentionSite, call: Call, mask_shape: Sequence[int] |
         rows_1HnD = row_numbers(site, call.extent, width).transpose(1, 0, 2)[None]
         if past is None or new is None:
             raise UntracedError(f"makes {whole!r} of past and new rows in a way that is not known")
-        add(past, root, rows_1HnD[:, :, : call.past])
-        add(new, root, rows_1HnD[:, :, call.past :])
+        axes = site.key_axes if root == KEY else site.value_axes
+        add(past, root, rows_1HnD[:, :, : call.past].transpose(axes))
+        add(new, root, rows_1HnD[:, :, call.past :].transpose(axes))
     return leaves
 
 

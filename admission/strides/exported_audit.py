@@ -8,12 +8,13 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 from onnx import helper
 
+from qbpass.admission.cached_as import joined_in
 from qbpass.admission.calls.call import CALLS, Call
 from qbpass.admission.dataflow import Flow
 from qbpass.admission.factors import constant_factor
 from qbpass.admission.report import Diagnostic
 from qbpass.admission.site import AttentionSite, ElementStep
-from qbpass.admission.strides.call_audit import CallAudit, Steps, audit_call
+from qbpass.admission.strides.call_audit import CallAudit, Steps, Subject, audit_call
 from qbpass.admission.strides.cut_graph import GraphCutter, SizeOf
 from qbpass.admission.strides.decode_scores import MASK_CHOSEN
 from qbpass.admission.strides.elements import UntracedError
@@ -54,13 +55,22 @@ class ExportedGraph:
         """Equal for sites whose audits are equal: the same nodes over operands of the same shapes, under one mask."""
         call = CALLS[0]
         try:
-            subject = exported_subject(self.cutter, site, call, self.mask_shape(site, call), self.size_of(site, call))
+            subject = self._subject(site, call)
         except UntracedError:
             return (site.name,)
         updates = tuple((self._update_form(new), site.type_of(new or "")) for new in (site.new_key, site.new_value))
-        types = (site.elem_type, site.value_type)
+        types = (site.elem_type, site.value_type, site.key_axes, site.value_axes)
         sizes = (site.heads, site.kv_heads, site.head_dim, site.value_dim, types, site.scale)
         return (*sizes, site.mask, updates, graph_digest(subject.model, subject.leaves))
+
+    def _subject(self, site: AttentionSite, call: Call) -> Subject:
+        """Casts of the joined rows to the type they have are traced as what they are: names."""
+        subject = exported_subject(self.cutter, site, call, self.mask_shape(site, call), self.size_of(site, call))
+        rows = {name for joined in (site.k, site.v) for name in joined_in(joined, self.flow)}
+        for node in subject.model.graph.node:
+            if node.op_type == "Cast" and node.output[0] in rows:
+                node.CopyFrom(helper.make_node("Identity", list(node.input), list(node.output)))
+        return subject
 
     def _update_form(self, new: str | None) -> Hashable:
         """What makes the call's rows: a cache update may skip a transpose."""
@@ -109,7 +119,7 @@ class ExportedGraph:
     def _audit(self, site: AttentionSite, call: Call) -> CallAudit:
         place = Place(site, call, EXPORTED)
         try:
-            subject = exported_subject(self.cutter, site, call, self.mask_shape(site, call), self.size_of(site, call))
+            subject = self._subject(site, call)
         except UntracedError as error:
             return CallAudit(place, (), (place.problem("UNTRACED", f"the exported graph {error}"),))
         audit = audit_call(place, subject, element_size(site))

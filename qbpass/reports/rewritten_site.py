@@ -68,7 +68,7 @@ def _rewrite(site: AttentionSite, flow: Flow) -> onnx.ModelProto:
 
 
 def _site_alone(site: AttentionSite, pair: CachePair, flow: Flow) -> onnx.ModelProto:
-    """The site's nodes, those that join its cache, and the transposes before them; what they read are inputs."""
+    """The site's nodes, those that join its cache, and what turns or casts around them; what they read are inputs."""
     names = dict.fromkeys((*site.nodes.all(), *_joins(site, flow)))
     nodes = sorted((flow.node(name) for name in names), key=lambda node: flow.position(node_key(node)))
     made = {name for node in nodes for name in node.output}
@@ -87,12 +87,17 @@ def _site_alone(site: AttentionSite, pair: CachePair, flow: Flow) -> onnx.ModelP
 
 
 def _joins(site: AttentionSite, flow: Flow) -> list[str]:
+    from qbpass.admission.cached_as import joined_in
+
     found = []
-    for join, new in ((site.k, site.new_key), (site.v, site.new_value)):
+    for rows, new in ((site.k, site.new_key), (site.v, site.new_value)):
         maker = flow.producer(new) if new is not None else None
         found += [node_key(maker)] if maker is not None and maker.op_type == "Transpose" else []
-        found.append(join)
-    return found
+        makers = map(flow.producer, joined_in(rows, flow))
+        found += [node_key(maker) for maker in makers if maker is not None]
+    around = (site.old_key, site.old_value, site.present_key, site.present_value)
+    makers = map(flow.producer, filter(None, around))
+    return [*found, *(node_key(maker) for maker in makers if maker is not None)]
 
 
 def _of(flow: Flow) -> Callable[[str], onnx.ValueInfoProto]:

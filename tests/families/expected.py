@@ -40,6 +40,8 @@ ATTENTIONS: dict[str, tuple[Codes, ...]] = {
     "phi": (ADMITTED, ADMITTED),  # rotates a part of each head
     "gpt2": (ADMITTED, ADMITTED),
     "gpt_bigcode": (ADMITTED, ADMITTED),  # one KV head
+    "gptj": (ADMITTED, ADMITTED),  # rotates a part of each head; keys are joined in the order of the projection
+    "codegen": (ADMITTED, ADMITTED),
     "gpt_neox": (ADMITTED, ADMITTED),
     "falcon": (ADMITTED, ADMITTED),  # one KV head
     "falcon_alibi": (ALIBI, ALIBI),

@@ -79,6 +79,8 @@ FAMILIES = {
     "phi": Family("Phi", {"partial_rotary_factor": 0.5}),
     "gpt2": Family("GPT2", widths=GPT2_WIDTHS, model="{}LMHeadModel"),
     "gpt_bigcode": Family("GPTBigCode", widths=GPT2_WIDTHS),
+    "gptj": Family("GPTJ", {"rotary_dim": 8}, GPT2_WIDTHS),
+    "codegen": Family("CodeGen", {"rotary_dim": 8}, GPT2_WIDTHS),
     "gpt_neox": Family("GPTNeoX"),
     "falcon": Family("Falcon"),
     "falcon_alibi": Family("Falcon", {"alibi": True, "multi_query": False, "bias": True}),
