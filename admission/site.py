@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from qbpass.admission.extents import Extent
 from qbpass.admission.original import FusedOriginal
 
-STANDARD_AXES = (0, 1, 2, 3)  # of (1, Hkv, rows, d)
+STANDARD_AXES: tuple[int, ...] = (0, 1, 2, 3)  # of (1, Hkv, rows, d)
 
 
 @dataclass(frozen=True)

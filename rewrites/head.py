@@ -43,7 +43,7 @@ def find_head(frozen: Decoder) -> onnx.NodeProto | None:
     """
     graph = frozen.model.graph
     weights = {tensor.name for tensor in graph.initializer}
-    producers = {output: node for node in graph.node for output in node.output}
+    producers: dict[str, onnx.NodeProto] = {output: node for node in graph.node for output in node.output}
     node = producers.get(frozen.contract.logits)
     while node is not None and node.op_type == "Cast":
         node = producers.get(node.input[0])
