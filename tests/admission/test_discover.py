@@ -44,6 +44,8 @@ nodes.value_path: l0.v.wide l0.v.copies l0.v.all
 nodes.softmax_parts:
 old_key: None
 old_value: None
+key_axes: (0, 1, 2, 3)
+value_axes: (0, 1, 2, 3)
 """
 
 
