@@ -109,26 +109,26 @@ class ChainFalsifier:
 
     def _try(self, session: Any, result: ChainTrial, past: int, queries: int, spare: int) -> None:
         site, extent = self.site, past + queries
-        key, value = (_buffer(whole, past, extent + spare) for whole in (self.key_1HnD, self.value_1HnD))
         binding = session.io_binding()
         wanted = {entry.name for entry in session.get_inputs()}
         for name, array in self._feeds(past, queries).items():
             if name in wanted:
                 binding.bind_cpu_input(name, array)
-        spares = []
+        caches = {"key": self.key_1HnD, "value": self.value_1HnD}
+        memory = {part: self._on_device(_buffer(whole, past, extent + spare)) for part, whole in caches.items()}
+        scratch = {part: self._on_device(np.zeros_like(whole[:, :, :1])) for part, whole in caches.items()}
         for link in range(self.max_queries):
-            for part, buffer in (("key", key), ("value", value)):
-                memory = buffer if link < queries else np.zeros((1, site.kv_heads, 1, buffer.shape[3]), buffer.dtype)
-                spares.append(memory)
-                shape, pointer = memory.shape, memory.ctypes.data
-                binding.bind_input(link_cache_name(site.layer, part, link), "cpu", 0, memory.dtype, shape, pointer)
-                binding.bind_output(link_updated_name(site.layer, part, link), "cpu", 0, memory.dtype, shape, pointer)
-        output = np.empty((1, queries, site.heads * site.value_dim), key.dtype)
+            for part, given in (memory if link < queries else scratch).items():
+                where = (given.device_name(), 0, numpy_dtype(site.elem_type), given.shape(), given.data_ptr())
+                binding.bind_input(link_cache_name(site.layer, part, link), *where)
+                binding.bind_output(link_updated_name(site.layer, part, link), *where)
+        output = np.empty((1, queries, site.heads * site.value_dim), numpy_dtype(site.elem_type))
         binding.bind_output(site.output, "cpu", 0, output.dtype, output.shape, output.ctypes.data)
         try:
             session.run_with_iobinding(binding)
         except Exception as error:  # ONNX Runtime raises a family of private types
             raise _cant_run(site, error) from error
+        key, value = (memory[part].numpy() for part in ("key", "value"))
         for row in range(queries):
             result.rows += 1
             at = slice(past + row, past + row + 1)
@@ -137,6 +137,12 @@ class ChainFalsifier:
             if got != want:
                 gap = _gap(got, want, numpy_dtype(site.elem_type))
                 result.differing.append(Witness(past, queries, row, past + row + 1, self.seed, gap))
+
+    def _on_device(self, array: np.ndarray) -> Any:
+        """Memory of the provider: past and present are one buffer only where the operator finds them so."""
+        import onnxruntime as ort
+
+        return ort.OrtValue.ortvalue_from_numpy(array, "cuda" if self.spec.provider == "cuda" else "cpu", 0)
 
 
 def falsify_chain(frozen: Decoder, site: FusedSite, max_queries: int, spec: SessionSpec) -> dict[str, Any]:

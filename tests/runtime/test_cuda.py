@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
+from chain_models import FORMS, exported
 
 from qbpass.evidence.forced_replay import ReplayCount, replay, serial_rows
 from qbpass.models.errors import ProviderError
@@ -43,6 +44,24 @@ def test_every_row_on_cuda_is_the_serial_row_or_the_layout_is_refused_with_a_wit
     replay(target, "cuda", prompt, tokens, wanted, count)
     assert count.equal == count.rows > 0
     assert target.cached(0).tobytes() == reference.cached(0)[: target.length].tobytes()
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_a_fused_attention_on_cuda_is_evaluated_query_by_query_or_refused_with_a_witness(tmp_path: Path) -> None:
+    """Its operator takes float16 there, and appends in place only in memory of the device."""
+    try:
+        decoder = load_decoder(exported(tmp_path, FORMS["half precision"]))
+        bundle, _, _ = write_bundle(decoder, tmp_path / "bundle", "pq", CUDA)
+    except RewriteRefused as refused:
+        assert refused.trials[-1]["witness"] is not None  # noqa: PT017
+        return
+    reference, target = SerialTarget.from_bundle(bundle, CUDA), BlockTarget.from_bundle(bundle, CUDA)
+    prompt, tokens = tuple(range(1, 12)), tuple(range(2, 15))
+    count = ReplayCount()
+    replay(target, "cuda", prompt, tokens, serial_rows(reference, prompt, tokens), count)
+    assert count.equal == count.rows > 0
+    assert {value.device_name() for value in target._buffers.values} == {"cuda"}
 
 
 @pytest.mark.gpu
