@@ -97,7 +97,7 @@ def options() -> argparse.Namespace:
     for name, choices in (("exporter", EXPORTERS), ("weights", FORMATS), ("layout", LAYOUTS), ("prefill", PREFILLS)):
         made.add_argument(f"--{name}", action="append", choices=list(choices), default=[], help="may be repeated")
     made.add_argument("--smollm2", action="store_true", help="run the cells of SmolLM2-135M-Instruct in their place")
-    made.add_argument("--threads", type=int, default=2, metavar="N", help="intra-op threads (default: %(default)s)")
+    made.add_argument("--threads", type=int, default=1, metavar="N", help="intra-op threads (default: %(default)s)")
     made.add_argument("--json", type=Path, metavar="F", help="write the cells to F, with those of an earlier run")
     made.add_argument(
         "--markdown", type=Path, metavar="F", help="write the table to F; --json's cells must be complete"

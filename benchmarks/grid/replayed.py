@@ -57,8 +57,12 @@ def _measured(decoder: Decoder, layout: Any, prefill: str, spec: SessionSpec, si
             decoder, Path(scratch) / "bundle", layout, spec, max_queries=size.max_queries, prefill=prefill
         )
         chosen = bundle.manifest.layout
-        arms = build_arms(bundle, QualifyOptions(arms=("R", "C_MQ", f"C_{chosen.upper()}")), spec)
-        return replace(compared(bundle, arms, size), layout=chosen)
+        try:
+            arms = build_arms(bundle, QualifyOptions(arms=("R", "C_MQ", f"C_{chosen.upper()}")), spec)
+            outcome = compared(bundle, arms, size)
+        except QbpassError as error:  # what was written must run: this is no refusal
+            outcome = Outcome("error", str(error))
+        return replace(outcome, layout=chosen)
 
 
 def compared(bundle: Bundle, arms: Sequence[Arm], size: Size) -> Outcome:

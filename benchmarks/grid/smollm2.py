@@ -42,6 +42,9 @@ def _hugging_face_folder() -> Path:
     if not folder.is_dir():
         with appearing(folder) as written, quiet():
             loaded = builtin(SOURCE).load("eager", silent)
+            loaded.model.hf_quantizer = None  # it came from a .gguf file, and is float32 now
+            if hasattr(loaded.model.config, "quantization_config"):
+                del loaded.model.config.quantization_config
             loaded.model.save_pretrained(written)
             loaded.write_tokenizer(written)
     return folder
