@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from qbpass.reports.plain import visible
+
 if TYPE_CHECKING:
     from qbpass.rewrites.row_repair.repair import RowRepair
 
@@ -19,7 +21,7 @@ def repair_lines(repairs: Sequence[RowRepair], evidence: Mapping[str, Mapping[st
             f"  rows of {len(survived)} other kind(s) of operators ({_nodes(survived)}): unknown, {rows} rows tried "
             "and none differs from the row alone"
         )
-    return [*lines, *_untried(evidence)]
+    return [visible(line) for line in (*lines, *_untried(evidence))]
 
 
 def _repair(repair: RowRepair, evidence: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ class RowUnit:
 
 
 def row_unit(flow: Flow, seed: onnx.NodeProto, blocked: Container[str] = ()) -> RowUnit:
-    """The unit around `seed`. blocked: names of nodes that no unit may hold, an attention site's.
+    """The unit around `seed`. blocked: names of nodes that it may not hold, of an attention or of another unit.
 
     Raises Unsplittable.
     """
@@ -57,7 +57,7 @@ def row_unit(flow: Flow, seed: onnx.NodeProto, blocked: Container[str] = ()) -> 
         if has_bodies(node):
             raise Unsplittable(f"{node_name(node)!r} holds subgraphs")
         if node_name(node) in blocked:
-            raise Unsplittable(f"{node_name(node)!r} is part of an attention")
+            raise Unsplittable(f"{node_name(node)!r} is part of an attention or of other nodes that are run together")
     return _unit(flow, node_name(seed), nodes)
 
 

@@ -30,15 +30,18 @@ class RowKind:
 
 
 def row_kinds(flow: Flow, blocked: frozenset[str]) -> list[RowKind]:
-    """Every kind of computing node that reads rows of the call in a floating-point type. blocked: attention's nodes."""
+    """Every kind of computing node that reads rows of the call in a floating-point type. blocked: attention's nodes.
+
+    No node is in two units.
+    """
     units: dict[str, list[RowUnit]] = {}
     refused: dict[tuple[str, str], list[str]] = {}
-    claimed: set[str] = set()
+    claimed = set(blocked)
     for node in _computing(flow, blocked):
         if node_name(node) in claimed:
             continue
         try:
-            unit = row_unit(flow, node, blocked)
+            unit = row_unit(flow, node, claimed)
         except Unsplittable as problem:
             refused.setdefault((node.op_type, _shapeless(str(problem))), []).append(node_name(node))
             continue

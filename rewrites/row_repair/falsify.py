@@ -120,7 +120,7 @@ class UnitRows:
         try:
             return dict(zip(names, session.run(None, feeds), strict=True))
         except Exception as error:  # ONNX Runtime raises a family of private types
-            raise ModelFileError(f"{self.unit.seed} could not be run alone: {one_line(error)}") from error
+            raise ModelFileError(f"{self.unit.seed!r} could not be run alone: {one_line(error)}") from error
 
 
 def try_rows(units: list[UnitRows], rows_per_call: int | None) -> RowTrial:

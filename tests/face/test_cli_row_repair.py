@@ -41,6 +41,12 @@ def test_a_falsified_kind_is_a_line_with_its_witness_and_the_others_are_one_line
     ]
 
 
+def test_a_strangers_names_send_nothing_to_a_terminal() -> None:
+    evidence = {"Wide": kind(WITNESS | {"node": "\x1b[31mred\n"}), "Odd": kind(reason="no \u202erows", trials=[])}
+    for line in repair_lines([RowRepair("Wide", ())], evidence):
+        assert line.isprintable()
+
+
 def test_a_forced_repair_says_that_nothing_asked_for_it() -> None:
     assert repair_lines([RowRepair("Add", (), forced=True)], {"Add": kind()})[0] == (
         "  Add (7 nodes): unknown, none of 48 rows differs from the row alone; repaired as asked: one row a call"
