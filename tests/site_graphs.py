@@ -31,7 +31,7 @@ class Knobs:
     dtype: str = "float32"  # float16 | float64: of everything but sizes
     product: str = "fused"  # fused | matmul | unscaled | einsum | rank3 | transposed_queries
     repeat: str = "expand"  # expand | none | tile | uneven | narrow | rolled_rows | shifted | scaled | latent
-    join: str = "past_first"  # past_first | new_first
+    join: str = "past_first"  # past_first | new_first | turned: rows in front of heads, and turned back behind it
     terms: str = "causal"  # see mask_graphs.py
     slice_by_keys: bool = False  # the mask is cut to the extent that the shape of the repeated keys says
     scores: str = "plain"  # plain | softcap | sinks | where | twice
@@ -128,6 +128,12 @@ class SiteGraph:
                 writer.node("Identity", [new], f"present.{layer}.{what}")
                 continue
             parts = [f"past.{layer}.{what}", new]
+            if self.knobs.join == "turned":
+                parts = [writer.node("Transpose", [part], f"{part}.turned", perm=[0, 2, 1, 3]) for part in parts]
+                joined = writer.node("Concat", parts, f"{at}{what}.joined", axis=1)
+                turned = writer.node("Transpose", [joined], f"{at}{what}.back", perm=[0, 2, 1, 3])
+                writer.node("Cast", [turned], f"present.{layer}.{what}", to=self.elem_type)
+                continue
             parts = parts if self.knobs.join == "past_first" else parts[::-1]
             writer.node("Concat", parts, f"present.{layer}.{what}", axis=-2)
         if self.knobs.attention == "linear":

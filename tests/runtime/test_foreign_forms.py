@@ -20,6 +20,7 @@ FORMS = {
     "one KV head a query head": Knobs(heads=3, kv_heads=3, repeat="none"),
     "mask cut to the extent of the repeated keys": Knobs(layers=2, slice_by_keys=True, product="matmul"),
     "a batch left open": Knobs(batch="batch", product="matmul"),
+    "joined with rows in front of heads": Knobs(layers=2, join="turned", product="matmul"),
     "float16": Knobs(layers=2, dtype="float16"),
     "float16, a guard against NaN": Knobs(layers=2, dtype="float16", product="matmul", weights="nan_guard"),
     "float16, scale folded into the keys": Knobs(layers=2, dtype="float16", repeat="scaled", product="matmul"),
