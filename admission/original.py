@@ -25,6 +25,7 @@ class FusedOriginal:
     kv_heads: int = 0  # that the operator reads: the cache's, or all heads where each was repeated before
     flat: bool = False
     flat_kv: bool = False
+    positions: int | None = None  # that its rotary tables hold
 
     @property
     def appends(self) -> bool:

@@ -74,11 +74,15 @@ class SiteFalsifier:
     ):
         self.frozen, self.layout, self.site, self.spec = frozen, layout, site, spec
         self.all_sites, self.max_queries, self.seed = tuple(all_sites), max_queries, seed
-        self.pasts = tuple(pasts)
+        self.pasts = self._within(pasts, max_queries)
         reach = max(self.pasts) + max_queries
         self.operands: Any = self._random(reach)
         positions = sorted({p + j for p in self.pasts for j in range(max_queries)})
         self.serial = self._serial_rows(positions)
+
+    def _within(self, pasts: Iterable[int], max_queries: int) -> tuple[int, ...]:
+        """The pasts that the site can be tried at."""
+        return tuple(pasts)
 
     def _random(self, reach: int) -> Any:
         return random_operands(self.site, reach, self.seed)

@@ -47,9 +47,9 @@ def _given(site: AttentionSite, makers: dict[str, onnx.NodeProto]) -> list[str]:
     """The tensors that a site alone is given. A lowered site's are what its fused node reads: that node stays, too."""
     given = [site.q, site.new_key, site.new_value, site.mask]
     if site.fused is not None:
-        kept = () if site.fused.appends else (site.new_key, site.new_value)
-        given = [*(name for name in site.fused.operands if name in makers), *kept]
-        given = [name for name in given if name not in site.nodes.all()]  # keys and values joined before the operator
+        joined = [] if site.fused.appends else [site.fused.parts["k"], site.fused.parts["v"]]  # made of new rows here
+        read = [name for name in site.fused.operands if name in makers and name not in joined]
+        given = [*read, *((site.new_key, site.new_value) if joined else ())]
     return list(dict.fromkeys(name for name in given if name))
 
 

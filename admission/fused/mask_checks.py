@@ -61,6 +61,17 @@ def check_causal(subject: FusedSubject) -> Diagnostic | None:
     return None
 
 
+def ordered_by_its_mask(subject: FusedSubject) -> bool:
+    """Whether the operator's mask alone is shown to keep every query off later keys."""
+    for call in CALLS if _masks(subject) else ():
+        allowed = readable_keys(subject, call)
+        if allowed is None or np.any(
+            allowed & (np.arange(call.extent)[None] > call.past + np.arange(call.queries)[:, None])
+        ):
+            return False
+    return bool(_masks(subject))
+
+
 def check_window(subject: FusedSubject) -> Diagnostic | None:
     """SLIDING_WINDOW: by attribute, or by the mask."""
     reading = subject.reading

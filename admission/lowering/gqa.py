@@ -5,7 +5,7 @@ from __future__ import annotations
 from qbpass.admission.fused.subject import FusedSubject
 from qbpass.admission.lowering.call_tensors import CallTensors
 from qbpass.admission.lowering.core import Core, by_head
-from qbpass.admission.lowering.spelled import Operands, core_of
+from qbpass.admission.lowering.spelled import Operands, causal_besides, core_of
 from qbpass.admission.lowering.writer import Writer
 
 
@@ -25,7 +25,7 @@ def spell_gqa(w: Writer, at: str, subject: FusedSubject, call: CallTensors) -> t
     v = by_head(w, parts["v"], core.kv_heads, core.value_dim, f"{at}/v")
     bias = parts.get("attention_bias")
     kind = 0 if bias is None else subject.flow.elem_type(bias)
-    return core, Operands(q, k, v, call.additive(bias, kind, causal=subject.reading.causal))
+    return core, Operands(q, k, v, call.additive(bias, kind, causal=causal_besides(subject)))
 
 
 def _rotated(

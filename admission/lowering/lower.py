@@ -99,7 +99,10 @@ def _spell(w: Writer, subject: FusedSubject, call: CallTensors) -> tuple[str, Fu
     output = write_attention(w, at, core, parts, operands)
     types = {name: subject.flow.elem_type(name) for name in subject.proto.input if name}
     flat_kv = core.flat if "k" not in parts else subject.node.rank(parts["k"]) == _FLAT
-    return output, FusedOriginal(subject.proto, subject.kind, parts, types, core.kv_heads, core.flat, flat_kv)
+    positions = subject.node.dim(parts.get("cos_cache"), 0)
+    return output, FusedOriginal(
+        subject.proto, subject.kind, parts, types, core.kv_heads, core.flat, flat_kv, positions
+    )
 
 
 def _state_widths(graph: onnx.GraphProto, pairs: Iterable[CachePair]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qbpass.admission.fused.subject import FusedSubject
 from qbpass.admission.lowering.call_tensors import CallTensors
 from qbpass.admission.lowering.core import Core
-from qbpass.admission.lowering.spelled import Operands, core_of, in_heads
+from qbpass.admission.lowering.spelled import Operands, causal_besides, core_of, in_heads
 from qbpass.admission.lowering.writer import Writer
 
 
@@ -18,4 +18,4 @@ def spell_mha(w: Writer, at: str, subject: FusedSubject, call: CallTensors) -> t
     )
     bias = parts.get("attention_bias")
     kind = 0 if bias is None else subject.flow.elem_type(bias)
-    return core, Operands(q, k, v, call.additive(bias, kind, causal=subject.reading.causal))
+    return core, Operands(q, k, v, call.additive(bias, kind, causal=causal_besides(subject)))

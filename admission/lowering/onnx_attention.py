@@ -5,7 +5,7 @@ from __future__ import annotations
 from qbpass.admission.fused.subject import FusedSubject
 from qbpass.admission.lowering.call_tensors import CallTensors
 from qbpass.admission.lowering.core import Core
-from qbpass.admission.lowering.spelled import Operands, core_of, in_heads
+from qbpass.admission.lowering.spelled import Operands, causal_besides, core_of, in_heads
 from qbpass.admission.lowering.writer import Writer
 
 
@@ -16,4 +16,4 @@ def spell_onnx_attention(w: Writer, at: str, subject: FusedSubject, call: CallTe
     q, k, v = (in_heads(w, at, core, part, parts[part]) for part in ("q", "k", "v"))
     mask = parts.get("mask")
     kind = 0 if mask is None else subject.flow.elem_type(mask)
-    return core, Operands(q, k, v, call.additive(mask, kind, causal=subject.reading.causal))
+    return core, Operands(q, k, v, call.additive(mask, kind, causal=causal_besides(subject)))

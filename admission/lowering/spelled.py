@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qbpass.admission.fused.mask_checks import ordered_by_its_mask
 from qbpass.admission.fused.subject import FusedSubject
 from qbpass.admission.lowering.core import Core, by_head, write_core
 from qbpass.admission.lowering.writer import Writer
@@ -30,6 +31,11 @@ def core_of(subject: FusedSubject, *, flat: bool) -> Core:
     given = subject.node.number("scale")
     scale = np.float32(given) if given else np.float32(1) / np.sqrt(np.float32(head_dim))
     return Core(heads, kv_heads, head_dim, value_dim, float(scale), flat)
+
+
+def causal_besides(subject: FusedSubject) -> bool:
+    """Whether the operator's own order of rows has to be written: it does, unless its mask has it already."""
+    return subject.reading.causal and not ordered_by_its_mask(subject)
 
 
 def in_heads(w: Writer, at: str, core: Core, part: str, tensor: str) -> str:

@@ -6,6 +6,7 @@ that differs from the kernel in one bit, in its rotation or its products, differ
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,19 @@ class LoweredFalsifier(SiteFalsifier):
 
     operands: FusedOperands
 
+    def _within(self, pasts: Iterable[int], max_queries: int) -> tuple[int, ...]:
+        """Positions that the operator's rotary tables hold."""
+        limit = fused_of(self.site).positions
+        return tuple(past for past in pasts if limit is None or past + max_queries <= limit)
+
+    def _native_calls(self) -> list[tuple[int, int]]:
+        limit = fused_of(self.site).positions
+        return [(past, rows) for past, rows in NATIVE_CALLS if limit is None or past + rows <= limit]
+
     def _random(self, reach: int) -> FusedOperands:
-        return random_fused_operands(self.site, max(reach, *(past + rows for past, rows in NATIVE_CALLS)), self.seed)
+        return random_fused_operands(
+            self.site, max(reach, *(past + rows for past, rows in self._native_calls())), self.seed
+        )
 
     def _serial_rows(self, positions: list[int]) -> dict[int, np.ndarray]:
         self.fused = OriginalRunner(self.frozen, self.site, self.spec)
@@ -61,7 +73,7 @@ class LoweredFalsifier(SiteFalsifier):
         """Whether the fused node over qbpass's own cache is the fused node over the exported one, call by call."""
         native = RewrittenRunner(self.frozen, self._plan(SiteForm()), self.site, "native", self.spec)
         result = Trial(SiteForm())
-        for past, queries in NATIVE_CALLS:
+        for past, queries in self._native_calls():
             want = self.fused.block(self.operands, past, queries)
             self._compare_rows(result, native.block(self.operands, past, queries), want, past)
         return result

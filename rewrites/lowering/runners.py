@@ -71,7 +71,9 @@ class LoweredRunner:
             (site.past_key, operands.key_nHD, site.new_key),
             (site.past_value, operands.value_nHD, site.new_value),
         ):
-            feeds |= {str(before): in_heads(rows[:past]), str(new): in_heads(rows[past:extent])}
+            feeds[str(before)] = in_heads(rows[:past])
+            if not fused_of(site).appends:
+                feeds[str(new)] = in_heads(rows[past:extent])
         for pair in self.frozen.contract.kv:  # a graph asks for any layer's size
             feeds.setdefault(pair.past_key, np.zeros((1, pair.kv_heads, past, pair.key_dim), np.float32))
         names = [site.output, str(site.present_key), str(site.present_value)]
@@ -104,8 +106,8 @@ class RewrittenRunner:
             unwritten = rows[:extent].copy()
             unwritten[past:] = np.nan
             feeds[cache_name(layer, part)] = unwritten
-            if new is not None:
-                feeds[new] = in_heads(rows[past:extent])
+            if not fused_of(site).appends:
+                feeds[str(new)] = in_heads(rows[past:extent])
         ends = segment_extents(past, queries, self.plan.extents, self.plan.segments)
         for index, end in enumerate(ends[:-1]):
             feeds[segment_name(layer, index)] = operands.value_nHD[:end]
