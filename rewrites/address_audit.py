@@ -29,7 +29,7 @@ from qbpass.models.decoder import Decoder
 from qbpass.rewrites.apply import Emission, rewrite_graph
 from qbpass.rewrites.emitted import emitted_subject
 from qbpass.rewrites.guarded_nodes import guarded_nodes
-from qbpass.rewrites.lowering.audit_fused import with_fused_spelled_out
+from qbpass.rewrites.lowering.audit_fused import SPELLED, with_fused_spelled_out
 from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.plan import RewritePlan
 from qbpass.rewrites.site_graph import plan_alone, site_alone
@@ -63,18 +63,25 @@ class SiteAudit:
         return tuple(problem for call in self.calls for problem in call.problems)
 
     def summary(self) -> dict[str, Any]:
-        """For a manifest: views are counted, copies named with their bytes in each call (queries+past)."""
+        """For a manifest: views are counted, copies named with their bytes in each call (queries+past).
+
+        What is inside a fused node is not counted.
+        """
         graphs: dict[str, dict[str, Any]] = {}
         for audit in self.calls:
             graph = graphs.setdefault(audit.place.part, {"views": 0, "copies": {}})
             size = f"{audit.place.call.queries}+{audit.place.call.past}"
-            graph["views"] = max(graph["views"], sum(op.form == "view" for op in audit.operations))
-            for op in audit.operations:
+            operations = [op for op in audit.operations if SPELLED not in op.tensor]
+            graph["views"] = max(graph["views"], sum(op.form == "view" for op in operations))
+            for op in operations:
                 if op.form == "copy":
                     of = "+".join(op.roots) or "results"
                     copies = graph["copies"].setdefault(f"{op.operator} of {of}", {})
                     copies[size] = copies.get(size, 0) + op.nbytes
-        return {"problems": sorted({problem.code for problem in self.problems}), "graphs": graphs}
+        found: dict[str, Any] = {"problems": sorted({problem.code for problem in self.problems}), "graphs": graphs}
+        if self.site.fused is not None:
+            found["fused"] = f"followed up to the operands of {self.site.fused.node.op_type}, and as spelled out inside"
+        return found
 
     def to_json(self) -> dict[str, Any]:
         return {"site": self.site.name, "layout": self.layout, "calls": [call.to_json() for call in self.calls]}

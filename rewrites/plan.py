@@ -106,6 +106,7 @@ class RewritePlan:
             lines.append(
                 f"  {site.name}: heads {site.heads}/{site.kv_heads}, d {site.head_dim}, "
                 f"QK {entry.form.qk}, AV {entry.form.av}{', keys clipped' if entry.form.clip == 'keys' else ''}"
+                f"{f', lowered from {site.fused.node.op_type}' if site.fused is not None else ''}"
             )
         for chain in self.chains:
             fused = chain.site

@@ -31,7 +31,7 @@ _CACHE_RANK = 4  # (1, Hkv, rows, width)
 _FLAT = 3  # the rank of (1, rows, heads * width)
 
 Spell = Callable[[Writer, str, FusedSubject, CallTensors], tuple[Core, Operands]]
-_SPELLERS: Mapping[str, Spell] = {"onnx_attention": spell_onnx_attention, "gqa": spell_gqa, "mha": spell_mha}
+SPELLERS: Mapping[str, Spell] = {"onnx_attention": spell_onnx_attention, "gqa": spell_gqa, "mha": spell_mha}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _subjects(flow: Flow) -> Iterable[FusedSubject]:
     ties = FusedTies(flow)
     for node in flow.nodes:
         operator = fused_operator(node)
-        if operator is not None and operator.kind in _SPELLERS:
+        if operator is not None and operator.kind in SPELLERS:
             fused = FusedNode(node, flow)
             reading = operator.read(fused)
             yield FusedSubject(fused, operator.kind, reading, ties.find(reading.tensors, {}))
@@ -94,7 +94,7 @@ def _subjects(flow: Flow) -> Iterable[FusedSubject]:
 
 def _spell(w: Writer, subject: FusedSubject, call: CallTensors) -> tuple[str, FusedOriginal]:
     at = f"{PREFIX}{subject.name}"
-    core, operands = _SPELLERS[subject.kind](w, at, subject, call)
+    core, operands = SPELLERS[subject.kind](w, at, subject, call)
     parts = dict(subject.reading.tensors)
     output = write_attention(w, at, core, parts, operands)
     types = {name: subject.flow.elem_type(name) for name in subject.proto.input if name}

@@ -26,6 +26,10 @@ ends; its result is put at (a, j); new rows are written behind the past ones. Sc
 exported graph, in their order. A mask's rows are run by themselves, in blocks and alone, with all tokens there and with
 single ones padded away: each row must get the same mask, and see no key behind its own.
 
+A fused operator that a rewrite keeps (a lowered site's native branch) must be the exported one: the same attributes,
+the same operands but for keys and values, which come from qbpass's cache. Nobody sees into it: it is followed up to its
+operands, and inside as admission spells it out.
+
 A graph with a problem is refused, with one of the codes below. A code never changes its meaning. What an audit shows
 is that addresses are right in tiny calls; how kernels round is left to the falsifier.
 """

@@ -12,6 +12,7 @@ import typer
 
 from qbpass.admission_table import show_admission
 from qbpass.commands.options import Provider, Threads, checked_prefill, chosen, session_spec
+from qbpass.lowering_lines import lowering_lines
 from qbpass.models.session import SessionSpec
 from qbpass.repair_lines import repair_lines
 from qbpass.screen import Steps, say
@@ -116,6 +117,8 @@ def rewrite(
     for line in _forms(plan):
         say(line)
     for evidence in _distinct([*(site.evidence for site in plan.sites), *(chain.evidence for chain in plan.chains)]):
+        for line in lowering_lines(evidence.get("lowering")):
+            say(line)
         _show_trials(evidence["trials"], plan.layout)
     for line in repair_lines(plan.repairs, plan.repair_evidence):
         say(line)

@@ -20,6 +20,9 @@ from qbpass.admission.site import AttentionSite
 from qbpass.admission.strides.cut_graph import GraphCutter
 from qbpass.admission.strides.elements import UntracedError
 
+#: In the names of what a fused node is spelled out into: no node of the graph that runs.
+SPELLED = "/fused/spelled"
+
 #: Operands that a rewrite makes anew out of the cache; every other one must be the exported tensor itself.
 _FROM_CACHE = frozenset({"past_key", "past_value"})
 _JOINED_BEFORE = frozenset({"k", "v"})
@@ -51,7 +54,7 @@ def _spell(w: Writer, node: onnx.NodeProto, site: AttentionSite, original: Fused
         raise UntracedError(f"holds a {node.op_type} with other attributes than the exported one")
     operands = _operands(node, original)
     core = _core(site, original)
-    at = f"{node.name}/spelled"
+    at = node.name.removesuffix("/fused") + SPELLED
     if original.appends:
         key = w.node("Concat", [operands["past_key"], site.new_key or ""], f"{at}/keys", axis=2)
         value = w.node("Concat", [operands["past_value"], site.new_value or ""], f"{at}/values", axis=2)
