@@ -5,8 +5,9 @@
 The graph has the nodes of Llama-3.1-8B. Float32: its weights are named by reference and do not exist; it is loaded,
 admitted, planned and rewritten. --int4: its products are MatMulNBits, it is taken for frozen, and a whole bundle is
 written for it. Its weight file is there, of the right size, and holds only zeros that take no disk (a sparse file):
-digests are real, but of zeros. Prints each step's seconds, what a bundle holds, and the process's peak resident memory,
-what Python and ONNX Runtime take included.
+digests are real, but of zeros. What `qbpass rewrite` does besides, running the whole decoder once against the
+reference, loads all weights and is left out. Prints each step's seconds, what a bundle holds, and the process's peak
+resident memory, what Python and ONNX Runtime take included.
 """
 
 from __future__ import annotations

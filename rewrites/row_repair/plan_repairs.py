@@ -16,6 +16,7 @@ from qbpass.models.session import SessionSpec
 from qbpass.rewrites.refused import RewriteRefused
 from qbpass.rewrites.row_repair.candidates import RowKind, row_kinds, types_are_known
 from qbpass.rewrites.row_repair.falsify import RowTrial, UnitRows, try_rows
+from qbpass.rewrites.row_repair.first_columns import columns_left_out
 from qbpass.rewrites.row_repair.repair import RowRepair
 from qbpass.rewrites.row_repair.rows_model import missing_weights
 
@@ -74,6 +75,9 @@ def _judge(
             raise RewriteRefused(f"{kind.label} can't be repaired: {reason}")
         return None, evidence | {"reason": reason}
     evidence["tried_on"] = [unit.seed for unit in chosen]
+    left_out = columns_left_out([flow.node(name) for name in chosen[0].nodes])
+    if left_out:
+        evidence["columns_left_out"] = left_out
     evidence["trials"].append(exported.summary())
     evidence["verdict"] = exported.verdict
     if exported.queries is None and not forced:

@@ -12,11 +12,14 @@ from qbpass.admission.row_units.unit import RowUnit
 from qbpass.models.decoder import Decoder
 from qbpass.rewrites.builder import NodeBuilder
 from qbpass.rewrites.row_repair.emit import emit_repairs
+from qbpass.rewrites.row_repair.first_columns import first_columns
 from qbpass.rewrites.row_repair.repair import RowRepair
 
 
 def native_model(frozen: Decoder, flow: Flow, unit: RowUnit) -> onnx.ModelProto:
-    """Inputs: the unit's row operands. Outputs: its results. All nodes as the frozen graph has them."""
+    """Inputs: the unit's row operands. Outputs: its results. All nodes as the frozen graph has them, but for
+    a very wide product's last columns (first_columns.py).
+    """
     stored = {tensor.name: tensor for tensor in frozen.model.graph.initializer}
     weights = [stored[name] if name in stored else _constant(flow, name) for name in unit.shared]
     graph = helper.make_graph(
@@ -26,7 +29,8 @@ def native_model(frozen: Decoder, flow: Flow, unit: RowUnit) -> onnx.ModelProto:
         [_value(flow, name) for name, _ in unit.results],
         weights,
     )
-    return helper.make_model(graph, opset_imports=frozen.model.opset_import, ir_version=frozen.model.ir_version)
+    model = helper.make_model(graph, opset_imports=frozen.model.opset_import, ir_version=frozen.model.ir_version)
+    return first_columns(model)
 
 
 def repaired_model(frozen: Decoder, flow: Flow, unit: RowUnit, rows_per_call: int, max_queries: int) -> onnx.ModelProto:
