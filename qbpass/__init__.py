@@ -39,6 +39,7 @@ _HOMES = {
     "load_decoder": "qbpass.models.loading",
     "make_plan": "qbpass.rewrites.planner",
     "open_bundle": "qbpass.rewrites.bundle",
+    "open_target": "qbpass.runtime.open_target",
     "qualify": "qbpass.evidence.qualify",
     "write_bundle": "qbpass.rewrites.bundle_writer",
 }
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from qbpass.runtime.endpoint import Endpoint
     from qbpass.runtime.engine import Engine, Request
     from qbpass.runtime.ngram import NgramDrafter
+    from qbpass.runtime.open_target import open_target
     from qbpass.runtime.serial_target import SerialTarget
     from qbpass.runtime.trace import Trace
 
@@ -100,6 +102,7 @@ __all__ = [
     "load_decoder",
     "make_plan",
     "open_bundle",
+    "open_target",
     "qualify",
     "write_bundle",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qbpass.models.decoder import Decoder
+from qbpass.models.errors import BundleError
 from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.extents import ExtentRule, segment_extents
@@ -72,8 +73,10 @@ class BlockTarget:
     @classmethod
     def from_bundle(cls, bundle: Bundle, spec: SessionSpec) -> BlockTarget:
         """The bundle's guarded graph in a session of its own, or its two straight-line graphs, which hold the weights
-        twice.
+        twice. Raises BundleError for a bundle of layout gs, which GSTarget runs.
         """
+        if bundle.manifest.layout == "gs":
+            raise BundleError(f"{bundle.folder} is of layout gs: open it with open_target")
         straight = bundle.manifest.emission == "specialized"
         session = _open(bundle, "decoder.active.onnx" if straight else "decoder.onnx", spec)
         native_session = _open(bundle, "decoder.native.onnx", spec) if straight else None

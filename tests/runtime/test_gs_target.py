@@ -16,6 +16,7 @@ from qbpass.rewrites import gs_graph as gs_module
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.bundle_writer import write_bundle
 from qbpass.rewrites.manifest import Emit
+from qbpass.runtime.block_target import BlockTarget
 from qbpass.runtime.call_error import CallError
 from qbpass.runtime.cropped_target import CroppedTarget
 from qbpass.runtime.engine import Engine, Request
@@ -201,7 +202,9 @@ def test_native_and_draft_share_the_session_and_not_the_cache(written: Write) ->
 
 def test_a_bundle_is_run_by_the_target_of_its_layout(written: Write, tiny_bundle: Bundle) -> None:
     assert isinstance(open_target(written(), SPEC), GSTarget)
-    assert not isinstance(open_target(tiny_bundle, SPEC), GSTarget)
+    assert isinstance(open_target(tiny_bundle, SPEC), BlockTarget)
+    with pytest.raises(BundleError, match="of layout gs: open it with open_target"):
+        BlockTarget.from_bundle(written(), SPEC)
 
 
 def test_a_changed_graph_is_refused(written: Write, tmp_path: Any) -> None:
