@@ -71,8 +71,9 @@ def test_the_masks_that_pass_are_named(tiny_eager: Path, tmp_path: Path):
     spec = SessionSpec(threads=2)
     bundle = write_bundle(load_decoder(tiny_eager), tmp_path / "bundle", "qb", spec, prefill="one")[0]
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"id": "a", "token_ids": [5, 6, 7, 8, 9, 10, 11, 12, 13]}\n')
-    arguments = [str(bundle.folder), "--prompts", str(prompts), "--tokens", "6"]
+    # Long enough for every phase to have rows that differ: a short request may pass without a bit it does not use.
+    prompts.write_text(json.dumps({"id": "a", "token_ids": [*range(5, 26)]}) + "\n")
+    arguments = [str(bundle.folder), "--prompts", str(prompts), "--tokens", "16"]
     results = run_script("phase_masks.py", *arguments, json_file=tmp_path / "results.json")
     assert [entry["mask"] for entry in results["masks"]] == list(range(16))
     assert results["minimal_for_target"] == [3]
