@@ -28,7 +28,7 @@ from qbpass.rewrites.layouts.context import SiteContext
 from qbpass.rewrites.layouts.native import emit_native
 from qbpass.rewrites.layouts.pq import emit_pq
 from qbpass.rewrites.layouts.qb import emit_qb
-from qbpass.rewrites.lowering.fused_layouts import emit_fused_native
+from qbpass.rewrites.lowering.fused_layouts import emit_fused_native, emit_fused_pq, keeps_fused_rows
 from qbpass.rewrites.plan import RewritePlan, SitePlan
 from qbpass.rewrites.row_repair.asked_for import check_asked_for
 from qbpass.rewrites.row_repair.emit import emit_repairs
@@ -46,7 +46,8 @@ LAYOUT_EMITTERS: dict[str, Emitter] = {"qb": emit_qb, "pq": emit_pq}
 
 def emitters(site: AttentionSite, layout: str) -> tuple[Emitter, Emitter]:
     """(active, native). A site that was lowered stays its fused node in the native layout."""
-    return LAYOUT_EMITTERS[layout], emit_native if site.fused is None else emit_fused_native
+    active = emit_fused_pq if keeps_fused_rows(site, layout) else LAYOUT_EMITTERS[layout]
+    return active, emit_native if site.fused is None else emit_fused_native
 
 
 def rewrite_graph(

@@ -18,6 +18,7 @@ from qbpass.admission.strides.required import KEY, MASK, NOTHING, QUERY, VALUE, 
 from qbpass.models.dataflow import attribute
 from qbpass.rewrites.extents import segment_extents
 from qbpass.rewrites.kv_cache import cache_name, segment_name, updated_name
+from qbpass.rewrites.lowering.audit_fused import raw_leaves
 from qbpass.rewrites.plan import RewritePlan
 
 
@@ -34,6 +35,7 @@ def emitted_subject(
     ends = segment_extents(call.past, call.queries, plan.extents, plan.segments)
     mask_shape = exported.mask_shape(site, call)
     leaves = _leaves(site, call, ends[:-1], mask_shape, exported)
+    leaves |= raw_leaves(site, leaves)
     sizes, size_of = _cache_sizes(plan, site, call, ends[:-1]), exported.size_of(site, call)
 
     def size(tensor: str) -> Sequence[int]:

@@ -22,6 +22,7 @@ from qbpass.rewrites.falsify import SiteFalsifier, Trial, tail_rule
 from qbpass.rewrites.head import falsify_head
 from qbpass.rewrites.lowering.evidence import lowering_evidence
 from qbpass.rewrites.lowering.falsify_lowered import LoweredFalsifier
+from qbpass.rewrites.lowering.fused_layouts import first_form
 from qbpass.rewrites.phases import mask_problem
 from qbpass.rewrites.plan import Layout, ProductForm, RewritePlan, SiteForm, SitePlan
 from qbpass.rewrites.plan_audit import FIRST_CALLS, audit_plan
@@ -66,7 +67,7 @@ def make_plan(
     frozen = lowered_decoder(frozen, sites)
     exported = ExportedGraph(Flow.of(frozen))
     progress("following the addresses that each site reads")
-    first = tuple(SitePlan(site, SiteForm()) for site in sites)
+    first = tuple(SitePlan(site, first_form(site, layout)) for site in sites)
     check_addresses(audit_plan(frozen, RewritePlan(layout, phase_mask, max_queries, first), exported, FIRST_CALLS))
     chosen: dict[tuple[Any, ...], tuple[SiteForm, dict[str, Any]]] = {}
     plans = []
@@ -180,7 +181,7 @@ def choose_form(falsifier: SiteFalsifier, layout: Layout) -> tuple[SiteForm, dic
     trials: list[dict[str, Any]] = []
     rules: list[tuple[SiteForm, ExtentRule | None]] = []
     for qk, av in FORMS if layout == "qb" else FORMS[1:2]:
-        form, rule = SiteForm(qk, av), None
+        form, rule = replace(first_form(falsifier.site, layout), qk=qk, av=av), None
         trial = _tried(falsifier, form, trials)
         if trial is None:
             continue

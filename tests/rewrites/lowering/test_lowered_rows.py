@@ -37,8 +37,13 @@ def test_straight_line_graphs_give_the_same_rows(form: str, tmp_path: Path) -> N
     assert count.equal == count.rows == EVERY_ROW
 
 
-def test_one_query_at_a_time_gives_the_same_rows(tmp_path: Path) -> None:
-    bundle = lowered(tmp_path, FORMS["onnx, joined outside, booleans"], layout="pq")
+@pytest.mark.parametrize("form", [form for form in FORMS if not form.startswith("gqa")])
+def test_the_fused_node_one_row_at_a_time_gives_the_same_rows(form: str, tmp_path: Path) -> None:
+    bundle = lowered(tmp_path, FORMS[form], layout="pq")
+    operator = {"onnx": "Attention", "mha": "MultiHeadAttention"}[form.split(",")[0]]
+    native, active = branches(bundle, operator)
+    assert (len(native), len(active)) == (2, 2 * bundle.manifest.max_queries)
+    assert "one_row" not in bundle.manifest.sites[0].evidence["lowering"]  # nothing of what is spelled out is run
     count = replayed(bundle, BlockTarget.from_bundle(bundle, SPEC))
     assert count.equal == count.rows == EVERY_ROW
 

@@ -14,6 +14,7 @@ from lowered_models import FORMS, WITHOUT_FLASH, lowered
 from qbpass.admission.lowering import gqa
 from qbpass.admission.lowering.lower import SPELLERS
 from qbpass.rewrites import apply
+from qbpass.rewrites.lowering import fused_layouts
 from qbpass.rewrites.planner import RewriteRefused
 from qbpass.runtime.block_target import BlockTarget
 
@@ -23,9 +24,9 @@ def _kernel_that_can_be_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WITHOUT_FLASH, "1")
 
 
-def refused(folder: Path, form: str) -> RewriteRefused:
+def refused(folder: Path, form: str, layout: str = "qb") -> RewriteRefused:
     with pytest.raises(RewriteRefused) as caught:
-        lowered(folder, FORMS[form])
+        lowered(folder, FORMS[form], layout=layout)
     return caught.value
 
 
@@ -53,6 +54,50 @@ def test_a_wrong_scale_is_found(form: str, tmp_path: Path, monkeypatch: pytest.M
     for kind, spell in dict(SPELLERS).items():
         monkeypatch.setitem(SPELLERS, kind, with_scale(spell, 1.01))  # type: ignore[arg-type]
     assert "spelled out" in str(refused(tmp_path, form))
+
+
+@pytest.mark.parametrize("form", ["onnx, joined outside, booleans", "mha, its own order"])
+def test_where_the_lowering_is_false_the_fused_node_runs_row_by_row(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind, spell in dict(SPELLERS).items():
+        monkeypatch.setitem(SPELLERS, kind, with_scale(spell, 1.01))  # type: ignore[arg-type]
+    bundle = lowered(tmp_path, FORMS[form], layout="auto")
+    assert bundle.manifest.layout == "pq"
+    count = replayed(bundle, BlockTarget.from_bundle(bundle, SPEC))
+    assert count.equal == count.rows
+
+
+# The bounds that each operator reads.
+@pytest.mark.parametrize("bound", ["start", "extent"])
+@pytest.mark.parametrize("form", ["onnx, joined outside, booleans", "mha, joined outside"])
+def test_a_row_over_whole_keys_that_is_cut_wrongly_is_refused_by_address(
+    bound: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shift(monkeypatch, bound)
+    assert refused(tmp_path, form, layout="pq").problems
+
+
+@pytest.mark.parametrize("bound", ["start", "past"])
+@pytest.mark.parametrize("form", ["onnx, its own order", "mha, its own order"])
+def test_a_row_that_is_cut_wrongly_is_refused_by_address(
+    bound: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shift(monkeypatch, bound)
+    assert refused(tmp_path, form, layout="pq").problems
+
+
+def shift(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    """The second row's bound is one too small."""
+    sound = fused_layouts._row
+
+    def shifted(context: Any, j: int) -> Any:
+        row = sound(context, j)
+        dims = context.dims
+        moved = dims.builder.node("Sub", [getattr(row, bound), dims.builder.ints(1)], f"wrong{j}", dtype="int64")
+        return replace(row, **{bound: moved}) if j == 1 else row
+
+    monkeypatch.setattr(fused_layouts, "_row", shifted)
 
 
 def with_scale(spell: Callable[..., Any], factor: float) -> Callable[..., Any]:
