@@ -46,7 +46,7 @@ def read_join(tie: CacheTie, flow: Flow) -> Join:
     concat, axes = turned_back(tie.tensor, flow)
     past = tie.pair.past_value if tie.role == "value" else tie.pair.past_key
     present = tie.pair.present_value if tie.role == "value" else tie.pair.present_key
-    if concat is None or past is None or len(concat.input) != 2 or axes[attribute(concat, "axis")] != KEY_AXIS:
+    if concat is None or past is None or len(concat.input) != 2 or not joins_keys(concat, axes):
         return Join()
     old, new = map(str, concat.input)
     if axes == STANDARD_AXES and flow.origin(old) == past:
@@ -55,6 +55,12 @@ def read_join(tie: CacheTie, flow: Flow) -> Join:
     if (axes == STANDARD_AXES and narrowed) or (axes != STANDARD_AXES and _turned(old, flow) == (past, axes)):
         return Join(new, old, axes)
     return Join()
+
+
+def joins_keys(concat: onnx.NodeProto, axes: tuple[int, ...]) -> bool:
+    """Whether a Concat of tensors with those axes joins them along their rows; its file may say any axis."""
+    axis = attribute(concat, "axis")
+    return -len(axes) <= axis < len(axes) and axes[axis] == KEY_AXIS
 
 
 def turned_back(rows: str, flow: Flow) -> tuple[onnx.NodeProto | None, tuple[int, ...]]:

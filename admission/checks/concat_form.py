@@ -10,7 +10,7 @@ rounded to float16 only where they are given out as the present.
 
 from __future__ import annotations
 
-from qbpass.admission.cached_as import KEY_AXIS, gives_out, turned_back
+from qbpass.admission.cached_as import gives_out, joins_keys, turned_back
 from qbpass.admission.report import Diagnostic
 from qbpass.admission.subject import Subject
 from qbpass.models.dataflow import attribute
@@ -38,6 +38,6 @@ def _reason(subject: Subject, tensor: str, present: str | None, new: str | None)
         return f"attention reads {tensor!r} while the graph hands out {present!r} as the present"
     if new is not None:
         return None
-    if node is not None and axes[attribute(node, "axis")] != KEY_AXIS:
+    if node is not None and not joins_keys(node, axes):
         return f"the present {tensor!r} is joined along axis {attribute(node, 'axis')}, not along the keys"
     return f"the present {tensor!r} is not Concat(past, new rows)"
