@@ -59,7 +59,7 @@ def read_join(tie: CacheTie, flow: Flow) -> Join:
 
 def joins_keys(concat: onnx.NodeProto, axes: tuple[int, ...]) -> bool:
     """Whether a Concat of tensors with those axes joins them along their rows; its file may say any axis."""
-    axis = attribute(concat, "axis")
+    axis = int(attribute(concat, "axis"))
     return -len(axes) <= axis < len(axes) and axes[axis] == KEY_AXIS
 
 
