@@ -2,8 +2,8 @@
 
 plain: a default ONNX Runtime session on the user's export (--model). frozen: the same on the bundle's frozen
 graph. engine: the loaded qbpass engine on the bundle. phases: the same graph as target, as draft and in the
-exported layout, with calls of every width. layouts (--layouts): the same, and then the layout that the bundle does
-not hold, in a second session over the same weight files. Each figure is the process's VmHWM, Python and its imports
+exported layout, with calls of every width. layouts (--layouts): the same of one graph that holds QB and PQ beside
+the native layout. Each figure is the process's VmHWM, Python and its imports
 included. All generate the same tokens or get no ratio.
 """
 
@@ -26,9 +26,9 @@ from measuring.script import add_request, parser, run, spec_of
 from qbpass.admission.probes.interleaved import Ratio
 from qbpass.models.errors import QbpassError
 from qbpass.models.loading import find_graph
-from qbpass.rewrites.bundle import Bundle, open_bundle
-from qbpass.rewrites.bundle_writer import write_bundle
-from qbpass.rewrites.plan import Layout
+from qbpass.models.session import SessionSpec
+from qbpass.rewrites.apply import rewrite_graph
+from qbpass.rewrites.bundle import Bundle, open_bundle, plan_for
 from qbpass.screen import Steps, table
 
 #: What each form should take of a plain session at most.
@@ -48,13 +48,10 @@ def _measure(options: argparse.Namespace, steps: Steps, bundle: Bundle, folder: 
     paths = {"frozen": folder / "frozen.onnx", "engine": bundle.folder, "phases": bundle.folder}
     if options.model is not None:
         paths = {"plain": find_graph(options.model), **paths}
-    others = []
+    both: dict[str, Any] = {}
     if options.layouts:
-        other: Layout = "pq" if bundle.manifest.layout == "qb" else "qb"
-        steps.text(f"writing a bundle of layout {other}, for a while")
-        asked = {"phase_mask": bundle.manifest.phase_mask, "max_queries": bundle.manifest.max_queries}
-        recipe = {"prefill": bundle.manifest.recipe.prefill}
-        others = [write_bundle(bundle.reference, folder / other, other, spec_of(options), **asked, **recipe)[0].folder]
+        steps.text("planning qb and pq, and one graph for both")
+        both = _both(bundle, folder / "both.onnx", spec_of(options))
         paths["layouts"] = bundle.folder
     prompt = np.random.default_rng(0).integers(0, bundle.manifest.interface.vocab_size, options.prompt).tolist()
     shared = {
@@ -68,7 +65,7 @@ def _measure(options: argparse.Namespace, steps: Steps, bundle: Bundle, folder: 
     for turn in range(options.rounds):
         for form, path in paths.items():
             steps.count(f"{form}: a fresh process", turn, options.rounds)
-            more = {"others": [str(other) for other in others] if form == "layouts" else []}
+            more = {"both": both if form == "layouts" else None}
             found[form].append(_fresh({"form": form, "path": str(path.resolve()), **shared, **more}))
     tokens = {form: {tuple(entry["tokens"]) for entry in entries} for form, entries in found.items()}
     equal = {form: seen == tokens["frozen"] and len(seen) == 1 for form, seen in tokens.items()}
@@ -85,6 +82,20 @@ def _measure(options: argparse.Namespace, steps: Steps, bundle: Bundle, folder: 
             for form, most in ours.items()
             for base in bases
         ],
+    }
+
+
+def _both(bundle: Bundle, graph: Path, spec: SessionSpec) -> dict[str, Any]:
+    """Writes the graph, and tells what a process that did not make the plans has to know of them."""
+    first, second = (plan_for(bundle, layout, spec) for layout in ("qb", "pq"))
+    graph.write_bytes(rewrite_graph(bundle.reference, first, beside=second).SerializeToString())
+    rule = first.extents
+    return {
+        "graph": str(graph),
+        "extents": [rule.modulus, list(rule.residues)],
+        "segments": first.segments,
+        "phase_mask": first.phase_mask,
+        "head": first.head,
     }
 
 
@@ -124,7 +135,7 @@ def show(results: dict[str, Any]) -> None:
 def options() -> argparse.Namespace:
     made = parser(__doc__, rounds=3)
     made.add_argument("--model", type=Path, metavar="MODEL", help="the export the bundle was made from")
-    made.add_argument("--layouts", action="store_true", help="also load the layout that the bundle does not hold")
+    made.add_argument("--layouts", action="store_true", help="also one process with both layouts")
     add_request(made, prompt=32, tokens=16)
     return made.parse_args()
 

@@ -1,7 +1,7 @@
 """One short request in this process, and the memory it took. Run by memory.py, in a fresh process for each form.
 
 Reads a JSON object on stdin: form (plain | frozen | engine | phases | layouts), path (a model, or a bundle's
-folder), folder (of the frozen graph's weights), others (bundles of the layouts that the first does not hold),
+folder), folder (of the frozen graph's weights), both (a graph of two layouts and what its target is made with),
 threads, tokens (how many to generate), prompt, contract (the decoder's). Writes another: tokens, peak_mb
 (VmHWM), held_mb (VmRSS, all still loaded). The forms without qbpass import neither onnx nor any part of qbpass
 but the contract's type.
@@ -44,8 +44,8 @@ def engine_request(job: dict[str, Any]) -> tuple[list[int], Any]:
 
 
 def every_phase_request(job: dict[str, Any]) -> tuple[list[int], Any]:
-    """The bundle as the target, as the draft and in the exported layout, each with calls of every width; then the same
-    of each other bundle, in a session of its own.
+    """The bundle as the target, as the draft and in the exported layout, each with calls of every width; where `both`
+    is given, of a graph with two layouts, so that the second is a role of its own.
     """
     from qbpass.models.session import SessionSpec
     from qbpass.rewrites.bundle import check_recipe, open_bundle
@@ -53,21 +53,38 @@ def every_phase_request(job: dict[str, Any]) -> tuple[list[int], Any]:
     from qbpass.runtime.drafter import NoDrafter
     from qbpass.runtime.engine import Engine, Request
 
-    spec = SessionSpec("cpu", job["threads"])
+    spec, bundle = SessionSpec("cpu", job["threads"]), open_bundle(Path(job["path"]))
+    check_recipe(bundle, spec)
+    target = _two_layouts(bundle, job["both"], spec) if job["both"] else BlockTarget.from_bundle(bundle, spec)
+    roles = [target, target.draft(spec, None), target.native(spec), *([target.second(spec)] if job["both"] else [])]
     request = Request(tuple(job["prompt"]), job["tokens"])
-    loaded, told = [], set()
-    for path in (job["path"], *job["others"]):
-        bundle = open_bundle(Path(path))
-        check_recipe(bundle, spec)
-        target = BlockTarget.from_bundle(bundle, spec)
-        for role in (target, target.draft(spec, None), target.native(spec)):
-            told.add(Engine(role, NoDrafter()).generate(request)[0].token_ids)
-            for width in range(1, bundle.manifest.max_queries + 1):
-                role.start(len(job["prompt"]) + width)
-                role.prefill(job["prompt"])
-                role.verify(job["prompt"][:width])
-            loaded.append(role)
-    return list(told.pop()) if len(told) == 1 else [], loaded
+    told = set()
+    for role in roles:
+        told.add(Engine(role, NoDrafter()).generate(request)[0].token_ids)
+        for width in range(1, bundle.manifest.max_queries + 1):
+            role.start(len(job["prompt"]) + width)
+            role.prefill(job["prompt"])
+            role.verify(job["prompt"][:width])
+    return list(told.pop()) if len(told) == 1 else [], roles
+
+
+def _two_layouts(bundle: Any, both: dict[str, Any], spec: Any) -> Any:
+    from qbpass.models.session import open_session
+    from qbpass.rewrites.extents import ExtentRule
+    from qbpass.runtime.block_target import BlockTarget
+
+    modulus, residues = both["extents"]
+    return BlockTarget(
+        open_session(Path(both["graph"]).read_bytes(), spec, weights=bundle.weights),
+        bundle.manifest.interface,
+        spec,
+        extents=ExtentRule(modulus, tuple(residues)),
+        segments=both["segments"],
+        max_queries=bundle.manifest.max_queries,
+        context_length=bundle.manifest.context_length,
+        phase_mask=both["phase_mask"],
+        head=both["head"],
+    )
 
 
 def megabytes(field: str) -> float:
