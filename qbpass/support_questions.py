@@ -79,11 +79,12 @@ def _of_decoder(decoder: Decoder, asking: Asking, state: str) -> Questions:
         return _of_sites(report, asking, {"graph": state})
     descriptors = _describe(decoder.model, report, asking.rows)
     notes: list[str] = []
-    if report.admitted and not decoder.interface.problems:
+    refused = sum("qb" not in site.layouts for site in report.sites)
+    if report.sites and not refused and not report.graph_diagnostics and not decoder.interface.problems:
         descriptors += _of_rewrite(decoder, report, asking)
     else:
-        refused = sum(not site.admitted for site in report.sites)
-        notes.append(f"query-to-batch is not asked about: {refused} of {len(report.sites)} attentions are not admitted")
+        said = f"{refused} of {len(report.sites)} attentions are not admitted for it"
+        notes.append(f"query-to-batch is not asked about: {said}")
     return Questions(descriptors, _details(report, asking, {"graph": state, "emission": asking.emission}), notes)
 
 
@@ -111,7 +112,8 @@ def _of_rewrite(decoder: Decoder, report: AdmissionReport, asking: Asking) -> tu
     from qbpass.rewrites.apply import rewrite_graph
     from qbpass.rewrites.plan import RewritePlan, SiteForm, SitePlan
 
-    sites = tuple(SitePlan(entry.site, SiteForm()) for entry in report.sites if entry.site is not None)
+    read = (entry.site or entry.lowered for entry in report.sites)
+    sites = tuple(SitePlan(site, SiteForm()) for site in read if site is not None)
     plan = RewritePlan("qb", 2, asking.rows, sites)
     return describe(rewrite_graph(decoder, plan, asking.emission), _emitted, asking.rows)
 

@@ -74,6 +74,23 @@ def test_a_plain_operator_is_admitted_by_lowering(name: str) -> None:
     assert report.lowered is not None
 
 
+@pytest.mark.parametrize(
+    ("layer", "feature"),
+    [
+        (Fused("mha", attributes=ONE_WAY, extras={"bias": (96,)}), "projection_bias"),
+        (Fused("mha", attributes={**ONE_WAY, "mask_filter_value": -5.0}), "mask_filter_value"),
+        (Fused("onnx", attributes={**CAUSAL, "softmax_precision": TensorProto.FLOAT16}), "softmax_precision"),
+        (Fused("onnx", attributes=CAUSAL, extras={"nonpad_kv_seqlen": (1,)}), "nonpad_kv_seqlen"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_feature_that_no_lowering_spells_out_is_named(layer: Fused, feature: str) -> None:
+    report = only_report(layer, opset=24 if feature == "nonpad_kv_seqlen" else None)
+    assert codes(report) == ["FUSED_ATTENTION", "FUSED_FEATURE"]
+    assert feature in report.diagnostics[1].evidence
+    assert report.layouts == ()
+
+
 def test_what_no_lowering_spells_out_is_named() -> None:
     report = only_report(PLAIN["gqa, normalised"])
     assert (codes(report), report.layouts) == (["FUSED_ATTENTION", "FUSED_FEATURE"], ("pq",))
