@@ -45,7 +45,7 @@ def product(optional: bool, flat: bool) -> onnx.ModelProto:
 def test_the_first_columns_are_the_whole_products_own(
     optional: bool, flat: bool, external: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_COLUMNS", 32)
+    monkeypatch.setattr(module, "MOST_WEIGHTS", 64 * WIDTH)
     path = tmp_path / "wide.onnx"
     options = {"save_as_external_data": True, "location": "wide.data", "size_threshold": 0} if external else {}
     onnx.save_model(product(optional, flat), path, **options)
@@ -54,8 +54,8 @@ def test_the_first_columns_are_the_whole_products_own(
     narrow.write_bytes(cut.SerializeToString())
     rows = {"x": np.random.default_rng(1).standard_normal((1, 3, WIDTH), np.float32)}
     (whole,), (first,) = (open_session(file, SPEC).run(None, rows) for file in (path, narrow))
-    assert columns_left_out(product(optional, flat).graph.node) == COLUMNS - 32
-    assert first.tobytes() == np.ascontiguousarray(whole[..., :32]).tobytes()
+    assert columns_left_out(product(optional, flat).graph.node) == COLUMNS - 64
+    assert first.tobytes() == np.ascontiguousarray(whole[..., :64]).tobytes()
 
 
 def test_a_product_that_is_not_so_wide_is_left_as_it_is() -> None:
@@ -65,7 +65,7 @@ def test_a_product_that_is_not_so_wide_is_left_as_it_is() -> None:
 
 
 def test_only_a_product_alone_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_COLUMNS", 32)
+    monkeypatch.setattr(module, "MOST_WEIGHTS", 64 * WIDTH)
     model = product(optional=False, flat=True)
     model.graph.node.append(helper.make_node("Neg", ["y"], ["z"]))
     assert first_columns(model) is model
