@@ -24,7 +24,7 @@ from qbpass.admission.strides import algebra_layout, view_ops
 from qbpass.admission.strides.exported_audit import ExportedGraph
 from qbpass.admission.strides.view import View
 from qbpass.models.loading import load_decoder
-from qbpass.rewrites import apply, bundle_writer, guard, planner
+from qbpass.rewrites import apply, candidates, guard, planner
 from qbpass.rewrites.address_audit import PlanAuditor, SiteAudit, audit_calls, audit_site
 from qbpass.rewrites.apply import rewrite_graph
 from qbpass.rewrites.builder import NodeBuilder
@@ -158,7 +158,7 @@ def test_a_fault_of_what_is_written_leaves_no_bundle(
         monkeypatch.setitem(apply.LAYOUT_EMITTERS, "qb", head_order_reversed(sound))
         return rewrite_graph(*arguments)
 
-    monkeypatch.setattr(bundle_writer, "rewrite_graph", broken)
+    monkeypatch.setattr(candidates, "rewrite_graph", broken)
     with pytest.raises(RewriteRefused, match="QUERY_MAP"):
         write_bundle(load_decoder(tiny_eager), tmp_path / "bundle", "qb", SPEC)
     assert list(tmp_path.iterdir()) == []

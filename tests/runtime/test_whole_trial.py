@@ -78,8 +78,8 @@ def test_a_false_decoder_leaves_no_bundle(tiny_eager: Path, tmp_path: Path, monk
         sites = tuple(replace(entry, form=form) for entry in plan.sites)
         return rewrite_graph(frozen, replace(plan, sites=sites), emission)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("qbpass.rewrites.bundle_writer.rewrite_graph", careless)
-    monkeypatch.setattr("qbpass.rewrites.bundle_writer.audit_written", lambda *args: {})
+    monkeypatch.setattr("qbpass.rewrites.candidates.rewrite_graph", careless)
+    monkeypatch.setattr("qbpass.rewrites.candidates.audit_written", lambda *args: {})
     machine = partial(whole_trial, spec=SPEC)
     with pytest.raises(RewriteRefused, match="the whole decoder in layout qb is false here"):
         write_bundle(load_decoder(tiny_eager), tmp_path / "bundle", "qb", SPEC, machine=machine)
