@@ -35,6 +35,8 @@ def main() -> None:
     chosen = options()
     wanted = list(REAL) if chosen.smollm2 else cells(chosen.exporter, chosen.weights, chosen.layout, chosen.prefill)
     outcomes = _read(chosen.json) if chosen.json is not None and chosen.json.is_file() else {}
+    if chosen.missing:
+        wanted = [cell for cell in wanted if cell not in outcomes]
     ended: dict[Cell, Outcome] = {}
     with Steps() as steps:
         for model, group in groupby(wanted, lambda cell: cell.model):
@@ -97,6 +99,7 @@ def options() -> argparse.Namespace:
     for name, choices in (("exporter", EXPORTERS), ("weights", FORMATS), ("layout", LAYOUTS), ("prefill", PREFILLS)):
         made.add_argument(f"--{name}", action="append", choices=list(choices), default=[], help="may be repeated")
     made.add_argument("--smollm2", action="store_true", help="run the cells of SmolLM2-135M-Instruct in their place")
+    made.add_argument("--missing", action="store_true", help="run only cells that --json's file does not hold yet")
     made.add_argument("--threads", type=int, default=1, metavar="N", help="intra-op threads (default: %(default)s)")
     made.add_argument("--json", type=Path, metavar="F", help="write the cells to F, with those of an earlier run")
     made.add_argument(

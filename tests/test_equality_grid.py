@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from onnx import parser
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from grid.axes import REAL, WIDTHS, Cell, Model, cells, models  # noqa: E402
+from grid.axes import EXPORTERS, LAYOUTS, PREFILLS, REAL, WIDTHS, Cell, Model, cells, models  # noqa: E402
 from grid.builder import missing_builder  # noqa: E402
 from grid.models import model_file  # noqa: E402
 from grid.outcome import Outcome  # noqa: E402
@@ -41,25 +42,34 @@ def run_grid(file: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
     return ended.returncode, json.loads(file.read_text())["cells"]
 
 
-QUICK = [("eager", "fp32", "qb"), ("sdpa", "int4-32", "pq"), ("onnx", "fp32", "qb"), ("genai", "builder-int4", "qb")]
+QUICK = [
+    ("eager", "dynamic-int8", "qb", "whole"),
+    ("sdpa", "fp16", "pq", "chunks:4"),
+    ("onnx", "int4-128", "qb", "one"),
+    ("genai", "builder-int4", "auto", "whole"),
+]
 
 
-@pytest.mark.parametrize(("exporter", "weights", "layout"), QUICK)
-def test_a_cell_of_each_exporter_has_an_ending(exporter: str, weights: str, layout: str) -> None:
+@pytest.mark.parametrize(("exporter", "weights", "layout", "prefill"), QUICK)
+def test_a_cell_of_each_exporter_is_equal_in_every_width(
+    exporter: str, weights: str, layout: str, prefill: str
+) -> None:
     if exporter == "genai" and (reason := missing_builder()):
         pytest.skip(reason)
     decoder = load_decoder(model_file(Model(exporter, weights)))
-    outcome = measured(decoder, layout, "whole", SessionSpec(threads=2), Size())
-    assert not outcome.failed, outcome
-    assert outcome.ending == "refused" or outcome.equal == outcome.rows != {}
+    outcome = measured(decoder, layout, prefill, SessionSpec(threads=2), Size())
+    assert outcome.ending == "equal", outcome
+    assert outcome.equal == outcome.rows
+    assert set(outcome.rows) == set(WIDTHS)
+    assert sum(outcome.native_equal.values()) < sum(outcome.rows.values())  # plain speculation's rows can differ
 
 
 def test_the_script_runs_a_part_of_the_grid_and_keeps_what_it_ran_before(tmp_path: Path) -> None:
     part = ["--exporter", "eager", "--weights", "fp32", "--prefill", "whole"]
-    for layout in ("pq", "qb"):
-        code, found = run_grid(tmp_path / "grid.json", *part, "--layout", layout)
-        assert code == 0
-    assert [(cell["layout_asked"], cell["ending"]) for cell in found] == [("pq", "equal"), ("qb", "equal")]
+    _, (before,) = run_grid(tmp_path / "grid.json", *part, "--layout", "gs")
+    code, found = run_grid(tmp_path / "grid.json", *part, "--layout", "gs", "--layout", "qb", "--missing")
+    assert (code, found[0]) == (0, before)
+    assert [(cell["layout_asked"], cell["ending"]) for cell in found] == [("gs", "equal"), ("qb", "equal")]
 
 
 @pytest.mark.slow
@@ -167,3 +177,25 @@ def test_every_decoder_under_a_folder_is_replayed_and_what_is_none_is_named_by_a
     assert found["deep/sdpa/model.onnx"]["equal"] == found["deep/sdpa/model.onnx"]["rows"] != {}
     assert "NO_KV_CACHE" in found["none/model.onnx"]["codes"]
     assert not found["onnx/model.onnx"]["failed"]
+
+
+#: What a cell may say: rows that are equal, codes, or a verdict with its witness. DIFFERS and ERROR are neither.
+ENDED = re.compile(r"((qb|pq|gs) )?=( [1-9]\d*){4}|(?!DIFFERS|ERROR)[A-Z_]+(, [A-Z_]+)*|false \[\d+\]")
+
+
+def test_what_is_written_down_has_a_line_for_every_model_and_prefill_recipe_and_no_failure() -> None:
+    text = (ROOT / "docs" / "grid.md").read_text(encoding="utf-8")
+    for exporter in EXPORTERS:
+        section = text.split(f"\n## {exporter}: ")[1].split("\n## ")[0]
+        lines = [[part.strip() for part in line.split("|")[1:-1]] for line in section.splitlines() if "|" in line][2:]
+        wanted = [model.weights for model in models() if model.exporter == exporter]
+        assert list(dict.fromkeys(line[0] for line in lines)) == wanted
+        for weights in wanted:
+            assert {line[1] for line in lines if line[0] == weights} in ({"each"}, set(PREFILLS))
+        for line in lines:
+            assert len(line) == len(LAYOUTS) + 3
+            assert [cell for cell in line[2:-1] if not ENDED.fullmatch(cell)] == []
+    real = text.split("\n## SmolLM2")[1].split("\n## ")[0]
+    said = [line.split("|")[5].strip() for line in real.splitlines() if line.startswith("|")][2:]
+    assert len(said) == len(REAL)
+    assert [cell for cell in said if not ENDED.fullmatch(cell)] == []

@@ -10,10 +10,10 @@ from grid.outcome import Outcome
 HEAD = """\
 # The equality grid
 
-Written by `python benchmarks/equality_grid.py --markdown docs/grid.md`; do not edit it. Every cell is a bundle of a
-tiny random decoder, replayed against the reference that its own recipe names: random tokens in blocks of 1, 2, 3 and 4
-rows at every alignment behind two prompts, each row of logits compared as bytes, and two speculative requests whose
-drafts are wrong in part, endpoints compared.
+Written by `python benchmarks/equality_grid.py --json F` and `--smollm2 --json F --markdown docs/grid.md` after it; do
+not edit it. Every cell is a bundle of a tiny random decoder, replayed against the reference that its own recipe names:
+random tokens in blocks of 1, 2, 3 and 4 rows at every alignment behind two prompts, each row of logits compared as
+bytes, and two speculative requests whose drafts are wrong in part, endpoints compared.
 
 | a cell says | it means |
 |---|---|
