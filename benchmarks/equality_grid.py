@@ -91,7 +91,7 @@ def _conditions(threads: int) -> dict[str, Any]:
 
 def _conditions_text(threads: int) -> str:
     seen = _conditions(threads)
-    return f"Measured on {seen['processor']}, onnxruntime {seen['onnxruntime']}, {threads} threads."
+    return f"Measured on {seen['processor']}, onnxruntime {seen['onnxruntime']}, {threads} thread(s)."
 
 
 def options() -> argparse.Namespace:
