@@ -118,8 +118,8 @@ class Counting:
         return rows
 
 
-def compared_with(repaired: Counting) -> Outcome:
-    targets = {"R": Counting(), "C_MQ": Counting(wrong=2), "C_QB": repaired}
+def compared_with(repaired: Counting, reference: Counting | None = None) -> Outcome:
+    targets = {"R": reference or Counting(), "C_MQ": Counting(wrong=2), "C_QB": repaired}
     arms = [SimpleNamespace(name=name, target=target, engine=Engine(target)) for name, target in targets.items()]
     bundle = SimpleNamespace(manifest=SimpleNamespace(interface=SimpleNamespace(vocab_size=50)))
     return compared(bundle, arms, Size())  # type: ignore[arg-type]
@@ -141,6 +141,18 @@ def test_the_least_difference_of_one_row_is_a_failed_cell(wrong: int) -> None:
     assert (outcome.ending, outcome.failed) == ("differs", True)
     assert [width for width in WIDTHS if outcome.equal[width] < outcome.rows[width]] == list(range(wrong, 5))
     assert f"of {wrong} " in outcome.detail
+
+
+class Constant(Counting):
+    """Every row is the same, whatever the token."""
+
+    def _rows(self, tokens: Sequence[int]) -> np.ndarray:
+        return np.ones((len(tokens), self.vocab_size), np.float32)
+
+
+def test_a_reference_whose_rows_are_all_one_shows_nothing_and_is_a_failed_cell() -> None:
+    outcome = compared_with(Constant(), Constant())
+    assert (outcome.ending, outcome.failed) == ("error", True)
 
 
 @pytest.mark.parametrize("outcome", [Outcome("refused", "why"), Outcome("falsified"), Outcome("error", "what")])

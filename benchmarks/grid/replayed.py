@@ -77,6 +77,10 @@ def compared(bundle: Bundle, arms: Sequence[Arm], size: Size) -> Outcome:
             for count in (length, size.rows)
         )
         wanted = serial_rows(reference.target, prompt, tokens)
+        if len({row.tobytes() for row in wanted}) == 1 or not np.isfinite(wanted).all():
+            return Outcome(
+                "error", f"prompt {index}: the reference's own rows are all one, or no numbers: they show nothing"
+            )
         for arm in (native, repaired):
             replay(arm.target, f"prompt {index}", prompt, tokens, wanted, counts[arm.name])
         request = Request(prompt, size.new_tokens)
