@@ -27,6 +27,10 @@ LOGITS_FROM = "qbpass.logits_from"
 ROWS = (2, 3, 4, 5, 8, 13, 16, 17, 31, 33, 48, 64, 65, 100, 127, 128, 129, 200, 256, 257)
 
 
+#: Products of rows and constant weights -> the operand that has the type of the rows.
+_PRODUCTS = {("", "MatMul"): 1, ("com.microsoft", "MatMulNBits"): 2}
+
+
 @dataclass(frozen=True)
 class HeadWitness:
     """rows: how many were computed together; replay with numpy's default_rng(seed), in the order of ROWS."""
@@ -37,9 +41,9 @@ class HeadWitness:
 
 
 def find_head(frozen: Decoder) -> onnx.NodeProto | None:
-    """The MatMul of hidden states (1, q, width) and constant weights that gives the logits, cast or not.
+    """The product of hidden states (1, q, width) and constant weights that gives the logits, cast or not.
 
-    None for another head.
+    None for another head than a MatMul or a MatMulNBits.
     """
     graph = frozen.model.graph
     weights = {tensor.name for tensor in graph.initializer}
@@ -47,9 +51,9 @@ def find_head(frozen: Decoder) -> onnx.NodeProto | None:
     node = producers.get(frozen.contract.logits)
     while node is not None and node.op_type == "Cast":
         node = producers.get(node.input[0])
-    if node is None or node.op_type != "MatMul" or node.domain or node.input[1] not in weights:
+    if node is None or (node.domain, node.op_type) not in _PRODUCTS:
         return None
-    return node
+    return node if all(name in weights for name in node.input[1:] if name) else None
 
 
 def emit_logits_from(builder: NodeBuilder, graph: gs.Graph, logits: str) -> None:
@@ -73,7 +77,7 @@ def falsify_head(frozen: Decoder, spec: SessionSpec, seed: int = 0) -> dict[str,
         return {"form": "all", "verdict": "unknown", "reason": "the head's weights are not here to be tried"}
     session = open_session(_head_model(frozen, node), spec, weights=frozen.weights)
     rng = np.random.default_rng(seed)
-    width, dtype = session.get_inputs()[0].shape[-1], _hidden_dtype(frozen, node)
+    width, dtype = session.get_inputs()[0].shape[-1], numpy_dtype(_hidden_type(frozen, node))
     for rows in ROWS:
         hidden = rng.standard_normal((1, rows, width), dtype=np.float32).astype(dtype)
         among = session.run(None, {"hidden": hidden})[0][:, -1:]
@@ -84,29 +88,35 @@ def falsify_head(frozen: Decoder, spec: SessionSpec, seed: int = 0) -> dict[str,
     return {"form": "asked", "verdict": "unknown", "rows": list(ROWS), "seed": seed}
 
 
-def _hidden_dtype(frozen: Decoder, node: onnx.NodeProto) -> np.dtype[Any]:
-    """A product reads two operands of one type."""
-    return numpy_dtype(
-        next(weight.data_type for weight in frozen.model.graph.initializer if weight.name == node.input[1])
-    )
+def _constants(frozen: Decoder, node: onnx.NodeProto) -> dict[str, onnx.TensorProto]:
+    """The head's weights, by name."""
+    return {tensor.name: tensor for tensor in frozen.model.graph.initializer if tensor.name in node.input}
+
+
+def _hidden_type(frozen: Decoder, node: onnx.NodeProto) -> int:
+    """The element type of the rows: that of an operand which has it, too."""
+    return _constants(frozen, node)[node.input[_PRODUCTS[node.domain, node.op_type]]].data_type
 
 
 def _weights_are_here(frozen: Decoder, node: onnx.NodeProto) -> bool:
     """A graph may be planned for without its weights."""
-    weights = next(tensor for tensor in frozen.model.graph.initializer if tensor.name == node.input[1])
-    return frozen.weights.has(weights)
+    return all(frozen.weights.has(tensor) for tensor in _constants(frozen, node).values())
 
 
 def _head_model(frozen: Decoder, node: onnx.NodeProto) -> bytes:
     """The head alone, its weights by the frozen graph's own reference."""
-    weights = next(tensor for tensor in frozen.model.graph.initializer if tensor.name == node.input[1])
-    kind = weights.data_type
+    constants, kind = _constants(frozen, node), _hidden_type(frozen, node)
+    sizes = {attribute.name: attribute.i for attribute in node.attribute}
+    width = sizes["K"] if "K" in sizes else constants[node.input[1]].dims[0]
+    alone = onnx.NodeProto()
+    alone.CopyFrom(node)
+    alone.input[0], alone.output[0] = "hidden", "logits"
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["hidden", weights.name], ["logits"])],
+        [alone],
         "head",
-        [helper.make_tensor_value_info("hidden", kind, [1, "rows", weights.dims[0]])],
-        [helper.make_tensor_value_info("logits", kind, [1, "rows", weights.dims[1]])],
-        [weights],
+        [helper.make_tensor_value_info("hidden", kind, [1, "rows", width])],
+        [helper.make_tensor_value_info("logits", kind, None)],
+        list(constants.values()),
     )
     model = helper.make_model(graph, opset_imports=frozen.model.opset_import, ir_version=frozen.model.ir_version)
     serialized: bytes = model.SerializeToString()

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from decoder_blocks import SPEC, random_tokens, serial_target
+from quantized_exports import weight_only, written
 
 from qbpass.models.decoder import Decoder
 from qbpass.models.session import open_session
@@ -34,6 +35,22 @@ def test_a_prompts_last_row_of_logits_is_the_references(tiny_bundle: Bundle, len
         rows.append(each.prefill(prompt))
     assert rows[0].shape == (1, tiny_bundle.manifest.interface.vocab_size)
     assert rows[0].tobytes() == rows[1].tobytes()
+
+
+def test_a_quantized_heads_last_row_is_the_references(tiny_eager: Path, tmp_path: Path) -> None:
+    """Where its rows could be falsified it computes all of them, and the row is the reference's all the same."""
+    bundle, plan = written(weight_only(tiny_eager, tmp_path / "model", 4, 32, 4), tmp_path / "bundle")
+    found = find_head(bundle.reference)
+    assert found is not None
+    assert found.op_type == "MatMulNBits"
+    assert plan.head == ("all" if plan.head_evidence["verdict"] == "false" or plan.repairs else "asked")
+    target, reference = BlockTarget.from_bundle(bundle, SPEC), serial_target(bundle)
+    for length in (2, 7, 64):
+        rows = []
+        for each in (target, reference):
+            each.start(length + 4)
+            rows.append(each.prefill(random_tokens(bundle, length)).tobytes())
+        assert rows[0] == rows[1]
 
 
 def test_the_rewritten_graph_computes_no_other_row_of_a_prompt(tiny_bundle: Bundle) -> None:
