@@ -13,6 +13,7 @@ from qbpass.admission.report import AdmissionReport, Diagnostic
 from qbpass.admission.site import AttentionSite
 from qbpass.admission.strides.exported_audit import ExportedGraph
 from qbpass.models.decoder import Decoder
+from qbpass.models.errors import ModelFileError
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.address_audit import SiteAudit
 from qbpass.rewrites.chains.plan import ChainPlan
@@ -75,7 +76,10 @@ def make_plan(
         key = signature(frozen, site)
         if key not in chosen:
             progress(f"trying forms of {site.name} (heads {site.heads}/{site.kv_heads}, d {site.head_dim})")
-            falsifier = falsifier_of(site)(frozen, layout, site, sites, max_queries, spec)
+            try:
+                falsifier = falsifier_of(site)(frozen, layout, site, sites, max_queries, spec)
+            except ModelFileError as error:  # the frozen graph was loaded whole before: it is this part alone
+                raise RewriteRefused(f"{site.name} can't be tried here ({error})", of_layout=True) from error
             extra = {}
             if isinstance(falsifier, LoweredFalsifier):
                 extra = {"lowering": lowering_evidence(falsifier, layout)}

@@ -42,7 +42,7 @@ def random_operands(site: AttentionSite, extent: int, seed: int) -> Operands:
 
 
 class FormNotRun(ModelFileError):
-    """A form that ONNX Runtime loads and can't run: it is no candidate, and says nothing of other forms."""
+    """A form that ONNX Runtime can't load or run: it is no candidate, and says nothing of other forms."""
 
 
 class SiteRunner:
@@ -50,7 +50,12 @@ class SiteRunner:
 
     def __init__(self, frozen: Decoder, plan: RewritePlan, site: AttentionSite, emission: Emission, spec: SessionSpec):
         model = cut_site(frozen, plan, site, emission)
-        self.session = open_session(model.SerializeToString(), spec, weights=frozen.weights)
+        try:
+            self.session = open_session(model.SerializeToString(), spec, weights=frozen.weights)
+        except ModelFileError as error:
+            if emission == "native":
+                raise
+            raise FormNotRun(f"{site.name} could not be loaded on {spec.provider}: {one_line(error)}") from error
         self.inputs = {entry.name for entry in self.session.get_inputs()}
         self.plan, self.site, self.token_ids = plan, site, frozen.contract.input_ids
         self.provider = spec.provider

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from decoder_blocks import SPEC, plan_of, sites_of
 
@@ -196,3 +197,25 @@ def test_the_falsifier_writes_nothing_beside_the_model(tiny_bundle: Bundle) -> N
     sites = sites_of(tiny_bundle.reference)
     SiteFalsifier(tiny_bundle.reference, "qb", sites[0], sites, 4, SPEC, pasts=(3,)).trial(SiteForm())
     assert {path: path.stat().st_mtime_ns for path in Path(tiny_bundle.folder).iterdir()} == before
+
+
+def test_a_form_that_can_not_be_loaded_is_no_candidate_and_the_next_one_is_tried(
+    tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A provider may lack a kernel that one form needs."""
+    from qbpass.models.errors import ModelFileError
+    from qbpass.rewrites import site_runner
+
+    opened = site_runner.open_session
+
+    def without_transposed_batches(graph: bytes, *arguments: object, **options: object) -> object:
+        nodes = onnx.load_from_string(graph).graph.node
+        if any(entry.name == "transBatchB" and entry.i for node in nodes for entry in node.attribute):
+            raise ModelFileError("no kernel for transBatchB")
+        return opened(graph, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(site_runner, "open_session", without_transposed_batches)
+    with pytest.raises(RewriteRefused, match=r"fails to run on this machine: .*no kernel for transBatchB") as raised:
+        make_plan(tiny_bundle.reference, admit(tiny_bundle.reference), "qb", SPEC)
+    assert {trial["verdict"] for trial in raised.value.trials} == {"not run"}
+    assert make_plan(tiny_bundle.reference, admit(tiny_bundle.reference), "pq", SPEC).layout == "pq"
