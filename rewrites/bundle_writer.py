@@ -48,6 +48,7 @@ def write_bundle(
     emit: Emit = "guarded",
     copy_weights: bool = False,
     force_repairs: Sequence[str] = (),
+    fresh: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[Bundle, RewritePlan, AdmissionReport]:
     """Freeze, admit, plan, rewrite and write. The bundle appears in `folder` whole or not at all.
@@ -57,7 +58,7 @@ def write_bundle(
     prefill: how the reference reads its prompt (Recipe.prefill). phase_mask: None for every phase of the target in
     which that leaves room for a layout. machine: what runs the whole decoder before the bundle appears, and
     times it for layout auto (written.py); without it nothing is run whole, and auto is the first layout of which no
-    part is proven wrong. force_repairs: see make_plan.
+    part is proven wrong. fresh: whatever auto decided before is decided again. force_repairs: see make_plan.
     Raises RewriteRefused (planner.py), BundleError where `folder` holds something else, and what freezing raises.
     """
     if folder.exists() and not (folder / MANIFEST_FILE).is_file() and any(folder.iterdir()):
@@ -84,11 +85,8 @@ def write_bundle(
         if layout == "auto":
             recipe = recipe_of(frozen, spec, prefill=prefill)
             ratios = None if machine is None else work.ratios
-            choice = choose(
-                work.candidate,
-                ratios,
-                decision_file(recipe, {**options, "emit": emit, "force_repairs": sorted(force_repairs)}),
-            ).choice
+            memory = decision_file(recipe, {**options, "emit": emit, "force_repairs": sorted(force_repairs)})
+            choice = choose(work.candidate, ratios, memory, fresh=fresh).choice
             layout = choice.layout
         written, tried = work.written(layout)
         plan = written.plan

@@ -77,13 +77,14 @@ class Chosen:
     choice: Choice
 
 
-def choose(plan: Plan, measure: Measure | None, memory: Path | None) -> Chosen:
+def choose(plan: Plan, measure: Measure | None, memory: Path | None, *, fresh: bool = False) -> Chosen:
     """plan: makes a layout's plan, or raises RewriteRefused. measure: None where nothing can be run.
 
-    memory: the file of an earlier decision (`decision_file`). GS, which runs any decoder's rows alone, wins where it
-    is the cheapest; where it is all that is left, the last refusal of the others is raised: the user decides.
+    memory: the file of an earlier decision (`decision_file`); not read where `fresh`. GS, which runs any decoder's rows
+    alone, wins where it is the cheapest; where it is all that is left, the refusals of the others are raised: the user
+    decides.
     """
-    remembered = _read(memory)
+    remembered = None if fresh else _read(memory)
     if remembered is not None:
         try:
             return Chosen(plan(remembered.layout), remembered)

@@ -80,6 +80,9 @@ def rewrite(
             "each other. Can be given more than once.",
         ),
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="With --layout auto: decide again what was decided before.")
+    ] = False,
     provider: Provider = "cpu",
     threads: Threads = None,
 ) -> None:
@@ -98,6 +101,7 @@ def rewrite(
         "max_queries": max_queries,
         "emit": emission,
         "copy_weights": copy_weights,
+        "fresh": fresh,
         "force_repairs": force_repair or (),
     }
     spec = session_spec(provider, threads)

@@ -91,6 +91,14 @@ def test_a_decision_is_remembered_and_made_again_when_its_layout_is_refused(tmp_
     assert World(refused=("qb",)).choose(memory).choice.layout == "pq"
 
 
+def test_a_decision_is_made_again_when_asked_to(tmp_path: Path) -> None:
+    memory = tmp_path / "one.json"
+    World().choose(memory)
+    world = World({"qb": 1.5, "pq": 1.2, "gs": 3.0})
+    assert choose(world.plan, world.measure, memory, fresh=True).choice.layout == "pq"
+    assert World().choose(memory).choice.layout == "pq"
+
+
 @pytest.mark.parametrize("bytes_", [b"", b"{}", b"\xff\xfe", b'{"layout": "mq", "candidates": []}'])
 def test_a_memory_that_cannot_be_read_is_made_again(tmp_path: Path, bytes_: bytes) -> None:
     memory = tmp_path / "one.json"
