@@ -21,6 +21,7 @@ from qbpass.models.loading import load_decoder
 from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites import bundle as bundle_module
 from qbpass.rewrites import bundle_writer as writer_module
+from qbpass.rewrites import candidates
 from qbpass.rewrites.bundle import Bundle, check_recipe, open_bundle, plan_for
 from qbpass.rewrites.bundle_writer import write_bundle
 from qbpass.rewrites.manifest import MANIFEST_FILE, WeightFile
@@ -308,7 +309,7 @@ def test_a_crash_while_writing_leaves_the_earlier_bundle_whole_and_nothing_behin
     def crash(*args: object, **kwargs: object) -> None:
         raise Crash
 
-    monkeypatch.setattr(writer_module, where, crash)
+    monkeypatch.setattr(candidates if where in ("rewrite_graph", "make_plan") else writer_module, where, crash)
     with pytest.raises(Crash):
         write_bundle(quick, copy, "qb", SPEC)
     assert contents(copy) == before
