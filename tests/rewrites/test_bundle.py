@@ -28,6 +28,9 @@ from qbpass.rewrites.manifest import MANIFEST_FILE, WeightFile
 from qbpass.rewrites.plan import Layout, RewritePlan
 from qbpass.runtime.block_target import BlockTarget
 
+#: What is called where layouts are planned; the rest is called where a bundle is written.
+PLANNING = ("make_plan", "rewrite_graph")
+
 
 @pytest.fixture
 def copy(tiny_bundle: Bundle, tmp_path: Path) -> Path:
@@ -44,7 +47,7 @@ def quick(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Decoder:
         "make_plan": lambda frozen, report, layout, spec, **kw: plan_of(tiny_bundle, layout)
     }
     for name, stand_in in plans.items():
-        monkeypatch.setattr(writer_module, name, stand_in)
+        monkeypatch.setattr(candidates if name in PLANNING else writer_module, name, stand_in)
     return tiny_bundle.reference
 
 
@@ -309,7 +312,7 @@ def test_a_crash_while_writing_leaves_the_earlier_bundle_whole_and_nothing_behin
     def crash(*args: object, **kwargs: object) -> None:
         raise Crash
 
-    monkeypatch.setattr(candidates if where in ("rewrite_graph", "make_plan") else writer_module, where, crash)
+    monkeypatch.setattr(candidates if where in PLANNING else writer_module, where, crash)
     with pytest.raises(Crash):
         write_bundle(quick, copy, "qb", SPEC)
     assert contents(copy) == before
