@@ -19,6 +19,7 @@ from qbpass.models.decoder import Decoder
 from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.builder import NodeBuilder
 from qbpass.rewrites.kv_cache import numpy_dtype
+from qbpass.rewrites.row_repair.first_columns import columns_left_out, first_columns
 
 #: Graph input, int64 of one element: the first row of the call whose logits are computed.
 LOGITS_FROM = "qbpass.logits_from"
@@ -85,7 +86,9 @@ def falsify_head(frozen: Decoder, spec: SessionSpec, seed: int = 0) -> dict[str,
         if among.tobytes() != alone.tobytes():
             witness = HeadWitness(rows, seed, float(np.max(np.abs(among - alone))))
             return {"form": "all", "verdict": "false", "witness": asdict(witness)}
-    return {"form": "asked", "verdict": "unknown", "rows": list(ROWS), "seed": seed}
+    left_out = columns_left_out([node])
+    more = {"columns_left_out": left_out} if left_out else {}
+    return {"form": "asked", "verdict": "unknown", "rows": list(ROWS), "seed": seed, **more}
 
 
 def _constants(frozen: Decoder, node: onnx.NodeProto) -> dict[str, onnx.TensorProto]:
@@ -104,10 +107,10 @@ def _weights_are_here(frozen: Decoder, node: onnx.NodeProto) -> bool:
 
 
 def _head_model(frozen: Decoder, node: onnx.NodeProto) -> bytes:
-    """The head alone, its weights by the frozen graph's own reference."""
+    """The head alone, its weights by the frozen graph's own reference; a very wide one's first columns."""
     constants, kind = _constants(frozen, node), _hidden_type(frozen, node)
     sizes = {attribute.name: attribute.i for attribute in node.attribute}
-    width = sizes["K"] if "K" in sizes else constants[node.input[1]].dims[0]
+    width, columns = (sizes["K"], sizes["N"]) if "K" in sizes else constants[node.input[1]].dims
     alone = onnx.NodeProto()
     alone.CopyFrom(node)
     alone.input[0], alone.output[0] = "hidden", "logits"
@@ -115,9 +118,9 @@ def _head_model(frozen: Decoder, node: onnx.NodeProto) -> bytes:
         [alone],
         "head",
         [helper.make_tensor_value_info("hidden", kind, [1, "rows", width])],
-        [helper.make_tensor_value_info("logits", kind, None)],
+        [helper.make_tensor_value_info("logits", kind, [1, "rows", columns])],
         list(constants.values()),
     )
     model = helper.make_model(graph, opset_imports=frozen.model.opset_import, ir_version=frozen.model.ir_version)
-    serialized: bytes = model.SerializeToString()
+    serialized: bytes = first_columns(model).SerializeToString()
     return serialized
