@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qbpass.models.decoder import Decoder
-from qbpass.models.session import SessionSpec, open_session
+from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle
 from qbpass.runtime.prefill import recipe_rows
 from qbpass.runtime.serial_target import SerialTarget
@@ -31,27 +30,6 @@ class RewindingTarget(SerialTarget):
     def start(self, rows: int) -> None:
         super().start(rows)
         self._kept: dict[int, list[Any]] = {}
-
-    @classmethod
-    def of_frozen(
-        cls,
-        frozen: Decoder,
-        spec: SessionSpec,
-        max_queries: int,
-        *,
-        share_cache: bool,
-        prefill_rows: int | None = None,
-    ) -> RewindingTarget:
-        """Over a session of its own."""
-        return cls(
-            open_session(frozen.path, spec, weights=frozen.weights),
-            frozen.contract,
-            spec,
-            context_length=frozen.context_length,
-            max_queries=max_queries,
-            share_cache=share_cache,
-            prefill_rows=prefill_rows,
-        )
 
     def keep(self) -> None:
         """Let `rollback` come back to this length."""

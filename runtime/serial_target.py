@@ -7,7 +7,7 @@ is a fused operator that appends in place, past and present are one buffer, as d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -59,14 +59,21 @@ class SerialTarget:
 
     @classmethod
     def from_frozen(
-        cls, frozen: Decoder, spec: SessionSpec, *, share_cache: bool = False, prefill: str = "whole"
-    ) -> SerialTarget:
+        cls,
+        frozen: Decoder,
+        spec: SessionSpec,
+        *,
+        max_queries: int = 1,
+        share_cache: bool = False,
+        prefill: str = "whole",
+    ) -> Self:
         """prefill: how the recipe has the prompt fed (models/recipe.py)."""
         return cls(
             open_session(frozen.path, spec, weights=frozen.weights),
             frozen.contract,
             spec,
             context_length=frozen.context_length,
+            max_queries=max_queries,
             share_cache=share_cache,
             prefill_rows=recipe_rows(prefill),
         )

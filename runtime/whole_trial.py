@@ -19,7 +19,7 @@ from qbpass.runtime.block_target import BlockTarget
 from qbpass.runtime.call_error import CallError
 from qbpass.runtime.gs_target import GSTarget
 from qbpass.runtime.layout_cost import call_ratios
-from qbpass.runtime.prefill import prompt_rows, recipe_rows
+from qbpass.runtime.prefill import prompt_rows
 from qbpass.runtime.rewinding_target import RewindingTarget
 from qbpass.runtime.target import greedy
 
@@ -35,8 +35,8 @@ def whole_trial(written: Written, timed: bool, spec: SessionSpec, seed: int = 0)
     """
     plan, frozen = written.plan, written.frozen
     shared = {chain.site.layer for chain in plan.chains} == {pair.layer for pair in frozen.contract.kv}
-    reference = RewindingTarget.of_frozen(
-        frozen, spec, plan.max_queries, share_cache=shared, prefill_rows=recipe_rows(written.prefill)
+    reference = RewindingTarget.from_frozen(
+        frozen, spec, max_queries=plan.max_queries, share_cache=shared, prefill=written.prefill
     )
     try:
         target = opened(written, spec)
