@@ -14,8 +14,8 @@ import typer
 from qbpass.commands.options import Draft, Json, OptionError, Provider, Threads, Width, checked_draft, session_spec
 from qbpass.json_file import write_json
 from qbpass.models.errors import PromptError
+from qbpass.models.text_stream import TextStream
 from qbpass.screen import note, write_model_text
-from qbpass.text_stream import TextStream
 
 if TYPE_CHECKING:
     from qbpass.models.tokenizer import TextCodec
