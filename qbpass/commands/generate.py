@@ -14,7 +14,7 @@ import typer
 from qbpass.commands.options import Draft, Json, OptionError, Provider, Threads, Width, checked_draft, session_spec
 from qbpass.json_file import write_json
 from qbpass.models.errors import PromptError
-from qbpass.models.text_stream import TextStream
+from qbpass.runtime.text_stream import TextStream
 from qbpass.screen import note, write_model_text
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qbpass.models.text_stream import TextStream
+from qbpass.runtime.text_stream import TextStream
 
 
 def decode(tokens: Sequence[int]) -> str:
