@@ -206,7 +206,8 @@ class BlockTarget:
         names = self.interface
         active = layout_active(Phase(self.guard.value), self._phase_mask)
         session = self.session if active or self._native_session is None else self._native_session
-        binding = self._buffers.binding(session, ends, len(tokens) if active else 1)
+        layout = (2 if self._raised else 1) if active else 0
+        binding = self._buffers.binding(session, ends, len(tokens), layout)
         feeds = {
             names.input_ids: np.array([tokens], np.int64),
             names.attention_mask: np.ones((1, full), np.int64),

@@ -9,6 +9,7 @@ import numpy as np
 
 from qbpass.rewrites.manifest import CacheLayer
 from qbpass.runtime.buffers import KVBuffers
+from qbpass.runtime.graph_cache import GraphCache, GraphKey
 from qbpass.runtime.shared_cache import SharedCache, chained_parts
 
 
@@ -30,33 +31,35 @@ class Caches:
         self._prefixed = KVBuffers(prefixed, segments, device, session) if prefixed else None
         self._shared = SharedCache(chained_parts(shared, links), device) if shared else None
         self._places = [(layer in shared, part) for layer in layers for part in range(2)]
-        self._kept: dict[tuple[int, int], Any] = {}  # (session, links in use) -> binding over the shared buffers
+        self.graphs: GraphCache[Any] = GraphCache()  # bindings over the shared buffers
 
     def reserve(self, rows: int) -> None:
         """Room for `rows` positions. Growing throws the contents away: call it before a request starts."""
         if self._prefixed is not None:
             self._prefixed.reserve(rows)
         if self._shared is not None and self._shared.reserve(rows):
-            self._kept.clear()
+            self.graphs.clear()
 
-    def binding(self, session: Any, ends: list[int], links: int) -> Any:
-        """A session's binding with the caches in it: rows [0, ends[-1]), value segments, the first `links` links.
+    def binding(self, session: Any, ends: list[int], rows: int, layout: int) -> Any:
+        """The binding of a call of `rows` rows with the caches in it: rows [0, ends[-1]) and value segments.
 
-        Where every cache is shared it is made once: their shapes and addresses stay the same from call to call.
+        layout: the call's flag, 0 where it runs in the native layout: then a chain's first link holds all its rows,
+        else each row has one. Where every cache is shared the binding is kept: shapes and addresses stay the same from
+        call to call.
         """
         if self._shared is not None and ends[-1] > self._shared.capacity:
             raise ValueError(f"{ends[-1]} rows asked of a cache of {self._shared.capacity}")
         if self._prefixed is None and self._shared is not None:
-            key = (id(session), links)
-            if key not in self._kept:
-                self._kept[key] = session.io_binding()
-                self._shared.bind(self._kept[key], links, _names(session))
-            return self._kept[key]
+            key = GraphKey(session, layout, rows, 0, self._shared.capacity)
+            return self.graphs.get(key, lambda: self._bound(session, ends, rows, layout)).value
+        return self._bound(session, ends, rows, layout)
+
+    def _bound(self, session: Any, ends: list[int], rows: int, layout: int) -> Any:
         binding = session.io_binding()
         if self._prefixed is not None:
             self._prefixed.bind(binding, ends)
         if self._shared is not None:
-            self._shared.bind(binding, links, _names(session))
+            self._shared.bind(binding, rows if layout else 1, _names(session))
         return binding
 
     def read(self, index: int, rows: int) -> np.ndarray:

@@ -35,30 +35,43 @@ NATIVE_ONLY = 0
 
 
 class PhaseGuard:
-    """One engine's flag.
+    """One engine's flag. Its role and layout are what they were made with: only the stage moves.
 
     `native_only` runs every phase in the exported layout: what speculation without qbpass does.
     """
 
     def __init__(self, role: Role = Role.TARGET, *, native_only: bool = False):
-        self.role = role
-        self.native_only = native_only
-        self.stage = Stage.PREFILL
+        self._role = role
+        self._native_only = native_only
+        self._stage = Stage.PREFILL
+
+    @property
+    def role(self) -> Role:
+        return self._role
+
+    @property
+    def native_only(self) -> bool:
+        return self._native_only
+
+    @property
+    def stage(self) -> Stage:
+        """Prefill between calls, whatever happened in the last one."""
+        return self._stage
 
     @property
     def value(self) -> int:
         """What the graph's phase input gets."""
-        return NATIVE_ONLY if self.native_only else int(_PHASES[self.role, self.stage])
+        return NATIVE_ONLY if self._native_only else int(_PHASES[self._role, self._stage])
 
     def new_request(self) -> None:
-        self.stage = Stage.PREFILL
+        self._stage = Stage.PREFILL
 
     @contextmanager
     def at(self, stage: Stage) -> Iterator[None]:
         """The flag during one call; what it was before comes back however the call ends."""
-        before = self.stage
-        self.stage = stage
+        before = self._stage
+        self._stage = stage
         try:
             yield
         finally:
-            self.stage = before
+            self._stage = before

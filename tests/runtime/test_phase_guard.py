@@ -44,9 +44,15 @@ def test_a_failure_inside_an_inner_call_restores_the_outer_stage() -> None:
 
 def test_a_new_request_starts_in_prefill() -> None:
     guard = PhaseGuard()
-    guard.stage = Stage.CONTINUATION
-    guard.new_request()
-    assert guard.value == Phase.TARGET_PREFILL
+    with guard.at(Stage.CONTINUATION):
+        guard.new_request()
+        assert guard.value == Phase.TARGET_PREFILL
+
+
+@pytest.mark.parametrize(("name", "value"), [("role", Role.DRAFT), ("native_only", True), ("stage", Stage.PREFILL)])
+def test_neither_role_nor_layout_of_a_guard_can_be_changed(name: str, value: object) -> None:
+    with pytest.raises(AttributeError):
+        setattr(PhaseGuard(), name, value)
 
 
 @pytest.mark.parametrize("role", list(Role))
