@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+from qbpass.runtime.choosing import Chooser
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """tokens: what may follow the pending token. grade: the kind of evidence behind them, a small number that a policy
+    keeps statistics by, such as the length of a matched suffix.
+    """
+
+    tokens: tuple[int, ...] = ()
+    grade: int = 0
 
 
 class Drafter(Protocol):
@@ -13,8 +26,11 @@ class Drafter(Protocol):
     def extend(self, tokens: Sequence[int]) -> None:
         """Tokens that were committed."""
 
-    def propose(self, limit: int) -> list[int]:
-        """Up to `limit` tokens that may follow what was committed."""
+    def propose(self, limit: int, fork: Callable[[], Chooser]) -> Proposal:
+        """Up to `limit` tokens that may follow what was committed.
+
+        fork: makes a chooser at the position behind the last committed token, to be used up or not made at all.
+        """
 
 
 class NoDrafter:
@@ -26,6 +42,6 @@ class NoDrafter:
     def extend(self, tokens: Sequence[int]) -> None:
         del tokens
 
-    def propose(self, limit: int) -> list[int]:
-        del limit
-        return []
+    def propose(self, limit: int, fork: Callable[[], Chooser]) -> Proposal:
+        del limit, fork
+        return Proposal()

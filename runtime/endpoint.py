@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-StopReason = Literal["end_of_generation", "max_new_tokens", "context_length"]
+StopReason = Literal["end_of_generation", "stop_string", "max_new_tokens", "context_length", "cancelled"]
 
 
 @dataclass(frozen=True)

@@ -1,72 +1,126 @@
-"""The speculative loop: propose, verify, commit, reconcile."""
+"""The speculative engine: one target, one drafter, one request at a time."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
-from qbpass.models.errors import PromptError
+from qbpass.models.errors import PromptError, QbpassError
+from qbpass.runtime.choosing import GREEDY, Choosing
 from qbpass.runtime.drafter import Drafter, NoDrafter
 from qbpass.runtime.endpoint import Endpoint, StopReason
-from qbpass.runtime.target import Target, greedy
+from qbpass.runtime.policy import DraftingPolicy, FixedPolicy
+from qbpass.runtime.stops import Stops
+from qbpass.runtime.target import Target
 from qbpass.runtime.trace import Trace
-from qbpass.runtime.verification import verify_greedy
+from qbpass.runtime.trace_log import TraceLog
+from qbpass.runtime.transaction import State, Transaction
 
 
 @dataclass(frozen=True)
 class Request:
-    """stop_ids: end-of-generation tokens.
+    """stop_ids: end-of-generation tokens, stops: everything that ends a request; give one of them.
 
-    k: the most tokens proposed in a round (the target's width bounds it, too).
+    k: the most tokens proposed in a round (the target's width bounds it, too). choosing: how tokens are picked.
     """
 
     prompt: tuple[int, ...]
     max_new_tokens: int = 128
     stop_ids: frozenset[int] = frozenset()
     k: int = 3
+    choosing: Choosing = GREEDY
+    stops: Stops = field(default_factory=Stops)
+
+    def __post_init__(self) -> None:
+        if self.stop_ids and self.stops.ids and self.stop_ids != self.stops.ids:
+            raise PromptError("a request's stop tokens are given twice, and differ: give stop_ids or stops")
+
+    @property
+    def all_stops(self) -> Stops:
+        stops = self.stops
+        return Stops(self.stop_ids | stops.ids, stops.strings, stops.decode, stops.min_tokens)
+
+
+class EngineBusy(QbpassError):
+    """A second request while one is running."""
 
 
 class Engine:
-    """One target and one drafter, one request at a time. Without proposals it is serial decoding."""
+    """Without proposals it is serial decoding. Speculation is a matter of drafter and policy, never of the output."""
 
-    def __init__(self, target: Target, drafter: Drafter | None = None):
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None = None,
+        policy: DraftingPolicy | None = None,
+        trace_log: TraceLog | None = None,
+    ):
+        """policy: how much is drafted; as much as a round has room for, where nothing is said."""
         self.target = target
         self.drafter: Drafter = drafter or NoDrafter()
+        self.policy: DraftingPolicy = policy or FixedPolicy()
+        self.trace_log = trace_log
+        self._busy = threading.Lock()
 
     def generate(
-        self, request: Request, on_tokens: Callable[[Sequence[int]], None] = lambda tokens: None
+        self,
+        request: Request,
+        on_tokens: Callable[[Sequence[int]], None] = lambda tokens: None,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> tuple[Endpoint, Trace]:
-        """The greedy continuation of the prompt. `on_tokens` sees committed tokens as they come.
+        """The continuation of the prompt. `on_tokens` sees visible tokens as they come; `cancelled` is asked each time.
 
-        Raises PromptError where the prompt does not fit, BadLogits and CallError where the model fails.
+        Raises PromptError where the prompt does not fit, EngineBusy where another request is running, BadLogits and
+        CallError where the model fails. After any of them the engine takes the next request.
         """
         limit, limit_reason = self._limit(request)
-        target, drafter = self.target, self.drafter
-        trace = Trace(prompt_tokens=len(request.prompt))
-        rows = len(request.prompt) + limit
-        target.start(rows)
-        drafter.start(request.prompt, rows)
-        # `pending` is visible but not yet in the KV cache: the next call consumes it, exactly once.
-        pending = greedy(target.prefill(request.prompt))[0]
-        output = [pending]
-        on_tokens(output)
-        while output[-1] not in request.stop_ids and len(output) < limit:
-            drafter.extend([pending])
-            room = min(request.k, target.max_queries - 1, limit - len(output) - 1)
-            proposal = drafter.propose(room)[: max(room, 0)]
-            committed_rows = target.length
-            verdict = verify_greedy(proposal, greedy(target.verify([pending, *proposal])))
-            tokens = _until_stop(verdict.committed, request.stop_ids)
-            # One row a shown token: the pending one and all but the last, which is pending now.
-            target.rollback(committed_rows + len(tokens))
-            _count(trace, len(proposal), len(verdict.accepted), verdict.is_bonus, len(verdict.committed) - len(tokens))
-            drafter.extend(verdict.accepted)
-            pending = verdict.next_token
-            output.extend(tokens)
-            on_tokens(tokens)
-        trace.check(len(output))
-        ended = output[-1] in request.stop_ids
-        return Endpoint(tuple(output), ended, "end_of_generation" if ended else limit_reason), trace
+        if not self._busy.acquire(blocking=False):
+            raise EngineBusy("this engine is running another request: wait for it, or make a second engine")
+        try:
+            return self._run(request, limit, limit_reason, on_tokens, cancelled)
+        finally:
+            self._busy.release()
+
+    def _run(
+        self,
+        request: Request,
+        limit: int,
+        limit_reason: StopReason,
+        on_tokens: Callable[[Sequence[int]], None],
+        cancelled: Callable[[], bool],
+    ) -> tuple[Endpoint, Trace]:
+        log = self.trace_log
+        transaction = Transaction(
+            self.target, self.drafter, self.policy, limit=limit, limit_reason=limit_reason, k=request.k
+        )
+        if log is not None:
+            log.begin(len(request.prompt), limit)
+        try:
+            transaction.begin(request.prompt, request.choosing, request.all_stops)
+            while True:
+                verdict = transaction.commit()
+                round_ = transaction.reconcile()
+                if log is not None and round_ is not None:
+                    log.round(round_, verdict)
+                on_tokens(verdict.tokens)
+                if transaction.state is State.STOPPED:
+                    break
+                if cancelled():
+                    transaction.cancel()
+                    break
+                transaction.propose()
+                transaction.verify()
+        except BaseException as error:
+            if log is not None:
+                log.failed(error)
+            raise
+        transaction.check()
+        trace, reason = transaction.trace, transaction.stop_reason
+        assert reason is not None
+        if log is not None:
+            log.end(reason, asdict(trace))
+        return Endpoint(tuple(transaction.output), reason == "end_of_generation", reason), trace
 
     def _limit(self, request: Request) -> tuple[int, StopReason]:
         """The most tokens this request may generate, and what to call reaching it."""
@@ -85,23 +139,3 @@ class Engine:
         if context is not None and prompt + request.max_new_tokens > context:
             return context - prompt, "context_length"
         return request.max_new_tokens, "max_new_tokens"
-
-
-def _count(trace: Trace, proposed: int, accepted: int, bonus: bool, discarded: int) -> None:
-    trace.rounds += 1
-    trace.rows += 1 + proposed
-    trace.proposed += proposed
-    trace.accepted += accepted
-    trace.rejected += proposed - accepted
-    trace.discarded += discarded
-    trace.rows_rolled_back += proposed - accepted + discarded
-    trace.bonuses += bonus
-    trace.corrections += not bonus
-
-
-def _until_stop(tokens: Sequence[int], stop_ids: frozenset[int]) -> list[int]:
-    """Tokens up to and including the first stop: what serial decoding would have shown."""
-    for index, token in enumerate(tokens):
-        if token in stop_ids:
-            return list(tokens[: index + 1])
-    return list(tokens)

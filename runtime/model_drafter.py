@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.manifest import Manifest
+from qbpass.runtime.choosing import Chooser
+from qbpass.runtime.drafter import Proposal
 from qbpass.runtime.open_target import BundleTarget
 from qbpass.runtime.prefill import recipe_rows
 from qbpass.runtime.target import Target, greedy
@@ -42,11 +44,14 @@ class ModelDrafter:
     def extend(self, tokens: Sequence[int]) -> None:
         self._tokens.extend(tokens)
 
-    def propose(self, limit: int) -> list[int]:
-        """Fewer than `limit` where the cache has no room. Raises what the model's calls raise, BadLogits among it."""
+    def propose(self, limit: int, fork: Callable[[], Chooser]) -> Proposal:
+        """The model's own greedy continuation, whatever the target's rule is; fewer than `limit` where the cache has no
+        room. Raises what the model's calls raise, BadLogits among it.
+        """
+        del fork
         limit = min(limit, self._rows - len(self._tokens) + 1)
         if limit < 1:
-            return []
+            return Proposal()
         self._reconcile()
         width = self.target.max_queries
         proposal: list[int] = []
@@ -55,7 +60,7 @@ class ModelDrafter:
         self._agreed = len(self._tokens)
         while len(proposal) < limit:
             proposal += self._next(proposal[-1:])
-        return proposal
+        return Proposal(tuple(proposal))
 
     def _reconcile(self) -> None:
         """Back to what cache and committed tokens share, and at least to the row before the last token: its logits are

@@ -6,7 +6,10 @@ that a proposal costs the same at any length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from qbpass.runtime.choosing import Chooser
+from qbpass.runtime.drafter import Proposal
 
 
 class NgramDrafter:
@@ -37,13 +40,14 @@ class NgramDrafter:
                     self._next[tuple(self._tokens[-size:])] = len(self._tokens)
             self._tokens.append(token)
 
-    def propose(self, limit: int) -> list[int]:
-        """Up to `limit` tokens; [] where nothing matches."""
+    def propose(self, limit: int, fork: Callable[[], Chooser]) -> Proposal:
+        """Up to `limit` tokens, graded by the length of the suffix that was found; none where nothing matches."""
+        del fork
         if limit < 1:
-            return []
+            return Proposal()
         for size in self.sizes:
             if len(self._tokens) >= size:
                 start = self._next.get(tuple(self._tokens[-size:]))
                 if start is not None:
-                    return self._tokens[start : start + limit]
-        return []
+                    return Proposal(tuple(self._tokens[start : start + limit]), size)
+        return Proposal()

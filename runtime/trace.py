@@ -7,36 +7,50 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Trace:
-    """rounds: verification calls; rows: continuation rows evaluated.
+    """rounds: verification calls; rows: continuation rows they evaluated. Prefill is no round.
 
-    A round commits its accepted tokens and one more.
+    drafted: tokens that a drafter gave; proposed: those that were verified, the others were withheld. A round makes
+    its accepted tokens visible and, unless it stopped inside them, one more: a correction or a bonus.
     """
 
     prompt_tokens: int = 0
     rounds: int = 0
     rows: int = 0
+    rows_committed: int = 0
     rows_rolled_back: int = 0
+    drafted: int = 0
+    withheld: int = 0
     proposed: int = 0
     accepted: int = 0
     rejected: int = 0
+    discarded: int = 0  # proposals behind a stop: never judged
     corrections: int = 0
     bonuses: int = 0
-    discarded: int = 0  # tokens of a round behind a stop: never shown
+    stops_inside: int = 0  # rounds whose last visible token was a proposed one
 
     def check(self, generated: int) -> None:
         """Raises AssertionError where the counters contradict each other: a broken engine, never a user's mistake."""
+        last = self.corrections + self.bonuses
         identities = {
-            "proposed = accepted + rejected": self.proposed == self.accepted + self.rejected,
+            "drafted = proposed + withheld": self.drafted == self.proposed + self.withheld,
+            "proposed = accepted + rejected + discarded": self.proposed
+            == self.accepted + self.rejected + self.discarded,
             "rows = rounds + proposed": self.rows == self.rounds + self.proposed,
-            "rounds = corrections + bonuses": self.rounds == self.corrections + self.bonuses,
-            "rows rolled back = rejected + discarded": self.rows_rolled_back == self.rejected + self.discarded,
+            "rows = rows committed + rows rolled back": self.rows == self.rows_committed + self.rows_rolled_back,
+            "rounds = corrections + bonuses + stops inside": self.rounds == last + self.stops_inside,
             # The first token comes from prefill, every other from a round.
-            "generated + discarded = 1 + accepted + rounds": generated + self.discarded
-            == 1 + self.accepted + self.rounds,
+            "generated = 1 + accepted + corrections + bonuses": generated == 1 + self.accepted + last,
+            # All but the last visible token, which is pending.
+            "rows committed = generated - 1": self.rows_committed == generated - 1,
         }
         broken = [name for name, holds in identities.items() if not holds]
         if broken:
             raise AssertionError(f"engine counters contradict each other: {'; '.join(broken)}: {asdict(self)}")
+
+    def add(self, other: Trace) -> None:
+        """Count another request's, too."""
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
     @property
     def acceptance(self) -> float | None:
@@ -45,4 +59,4 @@ class Trace:
 
     @property
     def tokens_per_round(self) -> float | None:
-        return (self.accepted + self.rounds) / self.rounds if self.rounds else None
+        return self.rows_committed / self.rounds if self.rounds else None

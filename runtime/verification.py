@@ -1,38 +1,62 @@
-"""The acceptance rule of greedy speculative decoding, as a pure function."""
+"""The acceptance rule: walk down the verified rows as serial decoding would, until one of them decides otherwise.
+
+Source: Leviathan et al., Fast Inference from Transformers via Speculative Decoding (2023), with proposals that are
+points: a proposed token is accepted exactly where the target's own rule chooses it. With randomness indexed by position
+that holds for sampling as it does for greedy decoding.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from qbpass.runtime.choosing import Chooser
+from qbpass.runtime.endpoint import StopReason
+from qbpass.runtime.stops import StopWatch
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """accepted: leading proposal tokens that the target chose itself. next_token: the target's own choice behind them:
-    a correction where a proposal was rejected, a bonus where all were accepted.
+    """tokens: those that become visible. accepted: so many of them were proposed; the one behind them, if any, is the
+    target's own: a correction where a proposal was rejected, a bonus where all were accepted. rejected: proposals from
+    the first the target did not choose on. discarded: proposals behind a stop. stop: why nothing follows.
     """
 
-    accepted: tuple[int, ...]
-    next_token: int
+    tokens: tuple[int, ...]
+    accepted: int
     rejected: int
+    discarded: int
+    stop: StopReason | None
+
+    @property
+    def is_correction(self) -> bool:
+        return len(self.tokens) > self.accepted and self.rejected > 0
 
     @property
     def is_bonus(self) -> bool:
-        return self.rejected == 0
-
-    @property
-    def committed(self) -> tuple[int, ...]:
-        return (*self.accepted, self.next_token)
+        return len(self.tokens) > self.accepted and self.rejected == 0
 
 
-def verify_greedy(proposal: Sequence[int], choices: Sequence[int]) -> Verdict:
-    """choices[i]: the target's greedy token behind the pending token and proposal[:i], one more than proposed.
+def judge(proposal: Sequence[int], logits_QV: np.ndarray, chooser: Chooser, watch: StopWatch) -> Verdict:
+    """logits_QV: (len(proposal) + 1, vocabulary), the row of the pending token and of each proposed one.
 
-    Source: Leviathan et al., Fast Inference from Transformers via Speculative Decoding (2023), with a point-mass draft.
+    Every row is chosen from with the state of its logical prefix: `chooser` and `watch` are advanced over the tokens
+    that become visible and over no other. Raises BadLogits where a row that decides is not numbers.
     """
-    if len(choices) != len(proposal) + 1:
-        raise ValueError(f"{len(choices)} choices for {len(proposal)} proposed tokens")
-    count = 0
-    while count < len(proposal) and proposal[count] == choices[count]:
-        count += 1
-    return Verdict(tuple(proposal[:count]), choices[count], len(proposal) - count)
+    if len(logits_QV) != len(proposal) + 1:
+        raise ValueError(f"{len(logits_QV)} rows of logits for {len(proposal)} proposed tokens")
+    tokens: list[int] = []
+    for row in range(len(proposal) + 1):
+        token = chooser.choose(logits_QV[row])
+        chooser.advance(token)
+        tokens.append(token)
+        stop = watch.push(token)
+        agrees = row < len(proposal) and token == proposal[row]
+        if stop is not None or not agrees:
+            break
+    accepted = len(tokens) if agrees else len(tokens) - 1
+    behind = len(proposal) - accepted
+    # Where the last visible token was proposed, too, the request stopped: what lies behind it was never judged.
+    return Verdict(tuple(tokens), accepted, 0 if agrees else behind, behind if agrees else 0, stop)

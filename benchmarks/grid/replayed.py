@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.bundle_writer import write_bundle
 from qbpass.rewrites.planner import RewriteRefused
+from qbpass.runtime.choosing import Chooser
+from qbpass.runtime.drafter import Proposal
 from qbpass.runtime.engine import Engine, Request
 
 
@@ -125,12 +127,12 @@ class MisleadingDrafter:
     def extend(self, tokens: Sequence[int]) -> None:
         self._seen += len(tokens)
 
-    def propose(self, limit: int) -> list[int]:
+    def propose(self, limit: int, fork: Callable[[], Chooser]) -> Proposal:
         proposal = list(self._continuation[self._seen : self._seen + limit])
         wrong = self._seen % (limit + 1) if limit > 0 else 0
         if wrong < len(proposal):
             proposal[wrong] = (proposal[wrong] + 1) % self._vocab_size
-        return proposal
+        return Proposal(tuple(proposal))
 
 
 def _refusal(refused: RewriteRefused) -> Outcome:

@@ -21,6 +21,8 @@ from qbpass.rewrites.bundle import Bundle, check_recipe
 from qbpass.rewrites.phases import ALL_PHASES
 from qbpass.rewrites.plan import RewritePlan
 from qbpass.runtime.block_target import BlockTarget
+from qbpass.runtime.choosing import Chooser
+from qbpass.runtime.drafter import Proposal
 from qbpass.runtime.endpoint import Endpoint
 from qbpass.runtime.engine import Engine, Request
 from qbpass.runtime.micro_batches import MicroBatchTarget
@@ -64,7 +66,7 @@ class _Run:
     """One request of one pair of target and draft."""
 
     endpoint: Endpoint
-    proposals: list[list[int]]
+    proposals: list[tuple[int, ...]]
     kv: list[bytes]
     draft_kv: list[bytes]
 
@@ -73,12 +75,13 @@ class _Recorded(ModelDrafter):
     """Writes down what it proposes."""
 
     def start(self, tokens: Sequence[int], rows: int) -> None:
-        self.proposals: list[list[int]] = []
+        self.proposals: list[tuple[int, ...]] = []
         super().start(tokens, rows)
 
-    def propose(self, limit: int) -> list[int]:
-        self.proposals.append(super().propose(limit))
-        return self.proposals[-1]
+    def propose(self, limit: int, fork: Callable[[], Chooser]) -> Proposal:
+        proposal = super().propose(limit, fork)
+        self.proposals.append(proposal.tokens)
+        return proposal
 
 
 def phase_masks(

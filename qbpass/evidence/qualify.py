@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 
 from qbpass.evidence.arms import Arm, build_arms
@@ -121,8 +120,7 @@ def _arm_report(arm: Arm, prompts: Sequence[Prompt], runs: Sequence[dict[str, Ru
     traces = [run[arm.name][1] for run in runs]
     total = Trace()
     for trace in traces:
-        for name, value in asdict(trace).items():
-            setattr(total, name, getattr(total, name) + value)
+        total.add(trace)
     first = next(((p.id, gap) for p, gap in zip(prompts, gaps, strict=True) if gap is not None), None)
     return ArmReport(
         endpoints=len(runs),

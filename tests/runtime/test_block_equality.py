@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from decoder_blocks import SPEC, block_target, plan_of, random_tokens, replayed, serial_target
@@ -9,6 +11,8 @@ from decoder_blocks import SPEC, block_target, plan_of, random_tokens, replayed,
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.plan import Layout
 from qbpass.runtime.block_target import BlockTarget
+from qbpass.runtime.choosing import Chooser
+from qbpass.runtime.drafter import Proposal
 from qbpass.runtime.engine import Engine, Request
 from qbpass.runtime.serial_target import SerialTarget
 
@@ -72,12 +76,12 @@ class WrongThenRight:
     def extend(self, tokens: tuple[int, ...]) -> None:
         self.seen += len(tokens)
 
-    def propose(self, limit: int) -> list[int]:
+    def propose(self, limit: int, fork: Callable[[], Chooser]) -> Proposal:
         proposal = list(self.continuation[self.seen : self.seen + limit])
         wrong = self.seen % (limit + 1) if limit else 0
         if wrong < len(proposal):
             proposal[wrong] = (proposal[wrong] + 1) % self.vocab_size
-        return proposal
+        return Proposal(tuple(proposal))
 
 
 def test_after_a_speculative_request_the_kv_rows_are_the_serial_ones(

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qbpass.models.errors import PromptError
-from qbpass.runtime.drafter import Drafter, NoDrafter
+from qbpass.runtime.choosing import GREEDY, Chooser
+from qbpass.runtime.drafter import Drafter, NoDrafter, Proposal
 from qbpass.runtime.endpoint import Endpoint, first_difference
 from qbpass.runtime.engine import Engine, Request
 from qbpass.runtime.ngram import NgramDrafter
@@ -44,42 +45,46 @@ class TestDrafter:
             tokens.append(self.next_token(tokens))
         return tokens[len(self.seen) :]
 
-    def propose(self, limit: int) -> list[int]:
+    def propose(self, limit: int, fork: Callable[[], Chooser]) -> Proposal:
+        del fork
+        return Proposal(tuple(self.guess(limit)))
+
+    def guess(self, limit: int) -> list[int]:
         raise NotImplementedError
 
 
 class RandomTokens(TestDrafter):
-    def propose(self, limit: int) -> list[int]:
+    def guess(self, limit: int) -> list[int]:
         return [self.random.randrange(VOCABULARY) for _ in range(self.random.randint(0, limit))]
 
 
 class Oracle(TestDrafter):
-    def propose(self, limit: int) -> list[int]:
+    def guess(self, limit: int) -> list[int]:
         return self.future(limit)
 
 
 class AlwaysWrong(TestDrafter):
-    def propose(self, limit: int) -> list[int]:
+    def guess(self, limit: int) -> list[int]:
         return [(token + 1) % VOCABULARY for token in self.future(limit)]
 
 
 class WrongAtRandom(TestDrafter):
-    def propose(self, limit: int) -> list[int]:
+    def guess(self, limit: int) -> list[int]:
         return [(t + (self.random.random() < 0.3)) % VOCABULARY for t in self.future(limit)]
 
 
 class ProposesTooMuch(TestDrafter):
     """Does not keep to the limit: the engine may not feed more rows than it asked for."""
 
-    def propose(self, limit: int) -> list[int]:
+    def guess(self, limit: int) -> list[int]:
         return self.future(limit + 3)
 
 
 class Lookup(TestDrafter):
-    def propose(self, limit: int) -> list[int]:
+    def guess(self, limit: int) -> list[int]:
         drafter = NgramDrafter()
         drafter.start(self.seen, len(self.seen))
-        return drafter.propose(limit)
+        return list(drafter.propose(limit, GREEDY.fork).tokens)
 
 
 DRAFTERS = (RandomTokens, Oracle, AlwaysWrong, WrongAtRandom, ProposesTooMuch, Lookup)
@@ -131,12 +136,12 @@ def test_the_drafter_has_seen_every_visible_token_whenever_it_is_asked(limit: in
     asked: list[tuple[list[int], list[int]]] = []
 
     class Watching(WrongAtRandom):
-        def propose(self, room: int) -> list[int]:
+        def guess(self, room: int) -> list[int]:
             asked.append((list(self.seen), [2, 3, *shown]))
-            return super().propose(room)
+            return super().guess(room)
 
     Engine(FakeTarget(NEXT, VOCABULARY), Watching(NEXT, seed)).generate(Request((2, 3), limit), shown.extend)
-    assert len(asked) > 0 or limit == 1
+    assert len(asked) > 0 or limit <= 2
     assert all(seen == visible for seen, visible in asked)
 
 
@@ -164,7 +169,7 @@ def test_a_stop_inside_accepted_tokens_hides_what_lies_behind_it() -> None:
         Request((1,), 8, frozenset({stop}))
     )
     assert endpoint == Endpoint(output[:cut], True, "end_of_generation")
-    assert trace.discarded == 4 - cut + 1
+    assert (trace.accepted, trace.discarded, trace.stops_inside) == (cut - 1, 4 - cut, 1)
 
 
 @pytest.mark.parametrize(

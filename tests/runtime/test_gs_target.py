@@ -18,7 +18,9 @@ from qbpass.rewrites.bundle_writer import write_bundle
 from qbpass.rewrites.manifest import Emit
 from qbpass.runtime.block_target import BlockTarget
 from qbpass.runtime.call_error import CallError
+from qbpass.runtime.choosing import Chooser
 from qbpass.runtime.cropped_target import CroppedTarget
+from qbpass.runtime.drafter import Proposal
 from qbpass.runtime.engine import Engine, Request
 from qbpass.runtime.gs_target import GSTarget
 from qbpass.runtime.micro_batches import MicroBatchTarget
@@ -144,9 +146,9 @@ class HalfRight:
     def extend(self, tokens: tuple[int, ...]) -> None:
         self.seen += len(tokens)
 
-    def propose(self, limit: int) -> list[int]:
+    def propose(self, limit: int, fork: Callable[[], Chooser]) -> Proposal:
         ahead = enumerate(self.continuation[self.seen : self.seen + limit], self.seen)
-        return [(token + (index % 3 == 0)) % self.vocab_size for index, token in ahead]
+        return Proposal(tuple((token + (index % 3 == 0)) % self.vocab_size for index, token in ahead))
 
 
 @pytest.mark.parametrize("kind", ["graph", "micro-batches"])

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from qbpass.runtime.trace import Trace
 
-# Three rounds of three proposals each: 3, 1 and 0 accepted, the last round cut by a stop.
+# Four rounds: 3, 1 and 0 of three proposals accepted, then one of three, which was a stop; one more was withheld.
 HONEST = Trace(
     prompt_tokens=5,
-    rounds=3,
-    rows=12,
-    rows_rolled_back=7,
-    proposed=9,
-    accepted=4,
+    rounds=4,
+    rows=16,
+    rows_committed=8,
+    rows_rolled_back=8,
+    drafted=13,
+    withheld=1,
+    proposed=12,
+    accepted=5,
     rejected=5,
+    discarded=2,
     corrections=2,
     bonuses=1,
-    discarded=2,
+    stops_inside=1,
 )
-GENERATED = 6
+GENERATED = 9
 COUNTERS = [name for name in vars(HONEST) if name != "prompt_tokens"]
 
 
@@ -45,7 +49,14 @@ def test_a_token_that_no_counter_explains_is_found(generated: int) -> None:
 
 
 def test_rates_are_shares_of_what_was_proposed_and_of_rounds() -> None:
-    assert HONEST.acceptance == 4 / 9
-    assert HONEST.tokens_per_round == 7 / 3
+    assert HONEST.acceptance == 5 / 12
+    assert HONEST.tokens_per_round == 2
     assert Trace().acceptance is None
     assert Trace().tokens_per_round is None
+
+
+def test_counters_of_several_requests_add_up() -> None:
+    total = Trace()
+    total.add(HONEST)
+    total.add(HONEST)
+    assert asdict(total) == {name: 2 * value for name, value in asdict(HONEST).items()}
