@@ -67,7 +67,7 @@ def observe_placement(decoder: Decoder, spec: SessionSpec) -> Placement:
         session = open_session(
             decoder.path, spec, weights=decoder.weights, profile=Path(folder) / "profile", entries=RECORDING
         )
-        assigned = _assigned(session)
+        assigned = assigned_nodes(session)
         _call(session, decoder)
         profile = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     return Placement(PROVIDERS[spec.provider], assigned, _executed(profile))
@@ -85,7 +85,8 @@ def _call(session: Any, decoder: Decoder) -> None:
     raise ModelFileError(f"{decoder.path} can't be called ({one_line(failure)}): export it again") from failure
 
 
-def _assigned(session: Any) -> tuple[PlacedNode, ...] | None:
+def assigned_nodes(session: Any) -> tuple[PlacedNode, ...] | None:
+    """Every node of the graph, inner ones too, of a session opened with RECORDING; None where nothing is recorded."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return None
     return tuple(

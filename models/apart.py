@@ -25,6 +25,7 @@ from qbpass.models.weight_sources import WeightSources
 # SmolLM2-135M (538 MB) takes 3 s of processor time, 1.3 GB of memory and 0.7 GB of disk.
 LEAST_SECONDS, SECONDS_PER_BYTE = 10.0, 1 / 10e6
 LEAST_MEMORY, LEAST_OUTPUT, TIMES_WEIGHTS = 4 * 2**30, 2**30, 4
+CUDA_START = 60  # seconds for its libraries, whatever the graph
 _PATIENCE = 20  # times the processor time, for a machine that is busy or waits for its disk
 _ERRORS = {kind.__name__: kind for kind in (ModelFileError, ProviderError)}
 Level = Literal["all", "basic"]
@@ -146,6 +147,8 @@ def _limit(limits: Limits, provider: str) -> None:
     bounds = {"RLIMIT_CORE": 0, "RLIMIT_CPU": limits.seconds, "RLIMIT_FSIZE": limits.output}
     if provider == "cpu":
         bounds["RLIMIT_DATA"] = limits.memory
+    if provider == "cuda":
+        bounds["RLIMIT_CPU"] += CUDA_START
     for name, bound in bounds.items():
         kind = getattr(resource, name)
         most = resource.getrlimit(kind)[1]

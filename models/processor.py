@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ _CHOOSING = (
     "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "f16c",
     "asimddp", "i8mm", "bf16", "sve", "sve2", "fphp", "asimdhp", "sme",
 )  # fmt: skip
+_GPU_LIBRARIES = ("nvidia-cublas", "nvidia-cudnn")
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -45,6 +47,15 @@ def gpu_name() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown GPU"
     return answer.stdout.strip() or "unknown GPU"
+
+
+def gpu_libraries() -> tuple[str, ...]:
+    """The installed pip packages of cuBLAS and cuDNN with their versions, in order; none where they are the system's.
+
+    NVIDIA's packages for CUDA 13 have no -cu13 behind the name of cuBLAS, and those for CUDA 12 have.
+    """
+    installed = ((each.metadata["Name"] or "", each.version) for each in importlib.metadata.distributions())
+    return tuple(sorted({f"{name} {found}" for name, found in installed if name.startswith(_GPU_LIBRARIES)}))
 
 
 def _cpu_fields(cpuinfo: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qbpass.models.decoder import Decoder
 from qbpass.models.digests import file_digest, graph_digest
 from qbpass.models.freeze import is_frozen
-from qbpass.models.processor import gpu_name, instruction_sets, processor_name
+from qbpass.models.processor import gpu_libraries, gpu_name, instruction_sets, processor_name
 from qbpass.models.session import COMPILING, PROVIDERS, SessionSpec
 from qbpass.models.weight_digests import weight_digests
 
@@ -30,10 +30,10 @@ class Recipe(BaseModel):
     ort_version: str
     provider: str
     provider_options: dict[str, str]
-    environment: dict[str, str]  # ORT_* variables: ONNX Runtime chooses kernels by them
+    environment: dict[str, str]  # variables that ONNX Runtime, or its provider's libraries, choose kernels by
     processor: str
     instruction_sets: tuple[str, ...]
-    gpu: str | None
+    gpu: str | None  # its name, driver, and the libraries whose kernels run on it
     threads: int = Field(ge=1)
     optimization_level: str
     prefill: str = Field(pattern=r"^(whole|one|chunks:[1-9][0-9]*)$")
@@ -73,12 +73,21 @@ def machine_facts(spec: SessionSpec) -> dict[str, Any]:
         "ort_version": ort.__version__,
         "provider": name,
         "provider_options": options,
-        "environment": {key: value for key, value in sorted(os.environ.items()) if key.startswith("ORT_")},
+        "environment": {key: value for key, value in sorted(os.environ.items()) if key.startswith(_read_by(name))},
         "processor": processor_name(),
         "instruction_sets": instruction_sets(),
-        "gpu": gpu_name() if name == PROVIDERS["cuda"] else None,
+        "gpu": "; ".join((gpu_name(), *gpu_libraries())) if name == PROVIDERS["cuda"] else None,
         "threads": spec.threads,
     }
+
+
+#: cuBLAS and cuDNN have switches of their own: NVIDIA_TF32_OVERRIDE=1 turns TF32 on whatever a session asks for.
+_CUDA_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "CUBLAS", "CUDNN")
+
+
+def _read_by(provider: str) -> tuple[str, ...]:
+    """What names of environment variables begin with that decide on kernels."""
+    return ("ORT_", *_CUDA_VARIABLES) if provider == PROVIDERS["cuda"] else ("ORT_",)
 
 
 def _level(frozen: Decoder, spec: SessionSpec) -> str:

@@ -131,7 +131,7 @@ def _with_folder(graph: Path | bytes, weights: WeightSources) -> tuple[bytes, Pa
 
 _LIBRARIES = {
     "cpu": "the onnxruntime package",
-    "cuda": "the CUDA and cuDNN libraries",
+    "cuda": "that nvidia-smi shows a GPU, and the CUDA and cuDNN libraries",
     "openvino": "the OpenVINO libraries of the onnxruntime-openvino package",
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from qbpass.models.decoder import Decoder
 from qbpass.models.errors import BundleError
-from qbpass.models.session import SessionSpec, open_session
+from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.extents import ExtentRule, segment_extents
 from qbpass.rewrites.guard import PHASE_INPUT, SECOND_LAYOUT
@@ -21,6 +21,7 @@ from qbpass.runtime.caches import Caches
 from qbpass.runtime.call_error import session_run
 from qbpass.runtime.element_types import logits_dtype
 from qbpass.runtime.phase_guard import PhaseGuard, Role, Stage
+from qbpass.runtime.placed_session import open_placed
 from qbpass.runtime.prefill import calls, target_prompt_rows
 
 
@@ -227,4 +228,4 @@ class BlockTarget:
 
 
 def _open(bundle: Bundle, graph: str, spec: SessionSpec) -> Any:
-    return open_session(bundle.graph(graph), spec, weights=bundle.weights)
+    return open_placed(bundle.graph(graph), spec, weights=bundle.weights)

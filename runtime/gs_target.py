@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from qbpass.models.contract import DecoderContract
-from qbpass.models.session import SessionSpec, open_session
+from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.guard import PHASE_INPUT
 from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.runtime.cropped_target import CroppedTarget
 from qbpass.runtime.phase_guard import PhaseGuard, Role, Stage
+from qbpass.runtime.placed_session import open_placed
 from qbpass.runtime.prefill import target_prompt_rows
 
 
@@ -54,7 +55,7 @@ class GSTarget(CroppedTarget):
         straight = manifest.emission == "specialized"
 
         def opened(name: str) -> Any:
-            return open_session(bundle.graph(name), spec, weights=bundle.weights)
+            return open_placed(bundle.graph(name), spec, weights=bundle.weights)
 
         return cls(
             opened("decoder.active.onnx" if straight else "decoder.onnx"),

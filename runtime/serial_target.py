@@ -13,11 +13,12 @@ import numpy as np
 
 from qbpass.models.contract import DecoderContract
 from qbpass.models.decoder import Decoder
-from qbpass.models.session import SessionSpec, open_session
+from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.kv_cache import numpy_dtype
 from qbpass.runtime.call_error import session_run
 from qbpass.runtime.element_types import logits_dtype
+from qbpass.runtime.placed_session import open_placed
 from qbpass.runtime.prefill import calls, recipe_rows
 from qbpass.runtime.shared_cache import SharedCache, exported_parts
 
@@ -69,7 +70,7 @@ class SerialTarget:
     ) -> Self:
         """prefill: how the recipe has the prompt fed (models/recipe.py)."""
         return cls(
-            open_session(frozen.path, spec, weights=frozen.weights),
+            open_placed(frozen.path, spec, weights=frozen.weights),
             frozen.contract,
             spec,
             context_length=frozen.context_length,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qbpass.models.errors import ModelFileError
-from qbpass.models.session import SessionSpec, open_session
+from qbpass.models.session import SessionSpec
 from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.refused import RewriteRefused
 from qbpass.rewrites.written import Tried, Written
@@ -19,6 +19,7 @@ from qbpass.runtime.block_target import BlockTarget
 from qbpass.runtime.call_error import CallError
 from qbpass.runtime.gs_target import GSTarget
 from qbpass.runtime.layout_cost import call_ratios
+from qbpass.runtime.placed_session import open_placed
 from qbpass.runtime.prefill import prompt_rows
 from qbpass.runtime.rewinding_target import RewindingTarget
 from qbpass.runtime.target import greedy
@@ -84,7 +85,7 @@ def opened(written: Written, spec: SessionSpec) -> BlockTarget | GSTarget:
     plan, frozen = written.plan, written.frozen
     straight = "active" in written.models
     sessions = {
-        emission: open_session(model.SerializeToString(), spec, weights=frozen.weights)
+        emission: open_placed(model.SerializeToString(), spec, weights=frozen.weights)
         for emission, model in written.models.items()
     }
     active = layout_active(Phase.TARGET_PREFILL, plan.phase_mask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,12 @@ Threads = Annotated[
     typer.Option("--threads", min=1, help="Threads of a session. [default: number of cores, at most 16]"),
 ]
 Provider = Annotated[
-    str, typer.Option("--provider", metavar="cpu|cuda|openvino", help="ONNX Runtime's execution provider.")
+    str,
+    typer.Option(
+        "--provider",
+        metavar="cpu|cuda|cuda:tf32|openvino",
+        help="ONNX Runtime's execution provider. cuda:tf32: fp32 products round as TF32, another reference.",
+    ),
 ]
 Json = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE (- for stdout).")
@@ -34,7 +40,10 @@ class OptionError(QbpassError):
 
 def session_spec(provider: str, threads: int | None) -> SessionSpec:
     """Raises ProviderError where the installed ONNX Runtime does not have the provider, before any work is done."""
-    spec = SessionSpec(provider=provider) if threads is None else SessionSpec(provider=provider, threads=threads)
+    tf32 = provider == "cuda:tf32"
+    spec = SessionSpec("cuda" if tf32 else provider, use_tf32=tf32)
+    if threads is not None:
+        spec = replace(spec, threads=threads)
     spec.provider_list()
     return spec
 

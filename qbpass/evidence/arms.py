@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from qbpass.evidence.options import REPAIRED, QualifyOptions
-from qbpass.models.session import SessionSpec, open_session
+from qbpass.models.session import SessionSpec
 from qbpass.rewrites.apply import rewrite_graph
 from qbpass.rewrites.bundle import Bundle, plan_for
 from qbpass.rewrites.plan import RewritePlan
@@ -16,6 +16,7 @@ from qbpass.runtime.engine import Engine
 from qbpass.runtime.micro_batches import MicroBatchTarget
 from qbpass.runtime.ngram import NgramDrafter
 from qbpass.runtime.open_target import BundleTarget, open_target
+from qbpass.runtime.placed_session import open_placed
 from qbpass.runtime.prefill import target_prompt_rows
 from qbpass.runtime.serial_target import SerialTarget
 from qbpass.runtime.target import Target
@@ -91,5 +92,5 @@ class Targets:
 def block_target_of(bundle: Bundle, plan: RewritePlan, spec: SessionSpec, prefill_rows: int | None) -> BlockTarget:
     """A target over the guarded graph of a plan that is not the bundle's own, rewritten in memory."""
     graph = rewrite_graph(bundle.reference, plan).SerializeToString()
-    session = open_session(graph, spec, weights=bundle.weights)
+    session = open_placed(graph, spec, weights=bundle.weights)
     return BlockTarget.of_plan(session, bundle.reference, plan, spec, prefill_rows=prefill_rows)

@@ -13,8 +13,8 @@ from qbpass.models.decoder import Decoder
 from qbpass.models.freeze import freeze
 from qbpass.models.loading import load_decoder
 from qbpass.models.processor import instruction_sets, processor_name
-from qbpass.models.recipe import Recipe, mismatches, recipe_of
-from qbpass.models.session import SessionSpec
+from qbpass.models.recipe import Recipe, machine_facts, mismatches, recipe_of
+from qbpass.models.session import PROVIDERS, SessionSpec
 
 SPEC = SessionSpec(threads=2)
 
@@ -81,6 +81,26 @@ def test_a_variable_that_chooses_kernels_is_part_of_the_recipe(
     assert mismatches(before, recipe_of(frozen, SPEC)) == [
         "environment ORT_GQA_DISABLE_FLASH_ATTENTION: bundle none, this process 1"
     ]
+
+
+@pytest.mark.parametrize(("provider", "counts"), [("cpu", False), ("cuda", True)])
+def test_switches_of_cublas_and_cudnn_are_part_of_a_recipe_on_cuda_alone(
+    monkeypatch: pytest.MonkeyPatch, provider: str, counts: bool
+) -> None:
+    """Which variables are read is a matter of the provider's name: no GPU is asked."""
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: list(PROVIDERS.values()))
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    found = machine_facts(SessionSpec(provider, threads=1))
+    assert {"NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG"}.issubset(found["environment"]) is counts
+    assert (found["gpu"] is not None) is counts
+    assert found["provider_options"] == ({"use_tf32": "0"} if counts else {})
+
+
+def test_tf32_is_another_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: list(PROVIDERS.values()))
+    off, on = (machine_facts(SessionSpec("cuda", threads=1, use_tf32=tf32)) for tf32 in (False, True))
+    assert {key for key in off if off[key] != on[key]} == {"provider_options"}
 
 
 @pytest.mark.parametrize("prefill", ["", "chunks:0", "chunks:", "all", "chunks:4x"])
