@@ -99,3 +99,11 @@ def test_a_folder_that_is_no_bundle_is_refused_in_one_line(tmp_path: Path):
     (line,) = ended.stderr.strip().splitlines()
     assert line.startswith("step_overhead.py: ")
     assert "is not a bundle" in line
+
+
+def test_long_requests_are_compared_and_memory_is_watched(tiny_bundle: Bundle, tmp_path: Path):
+    sizes = ["--generate", "40", "--prompt", "60", "--requests", "20"]
+    results = run_script("endurance.py", str(tiny_bundle.folder), *sizes, json_file=tmp_path / "results.json")
+    assert [(entry["generated"], entry["equal"]) for entry in results["long"]] == [(40, True), (64, True)]
+    assert results["many"]["requests"] == 20
+    assert results["many"]["largest_change"] >= 0
