@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +38,9 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Stop after this many tokens.")] = 128,
     provider: Provider = "cpu",
     threads: Threads = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="FILE", help="Write what every round did to FILE, as JSON lines.")
+    ] = None,
     json: Json = None,
 ) -> None:
     """Continue a prompt with speculative decoding: the same tokens as serial decoding, byte for byte."""
@@ -44,6 +48,7 @@ def generate(
     from qbpass.runtime.engine import Engine, Request
     from qbpass.runtime.ngram import NgramDrafter
     from qbpass.runtime.open_target import open_target
+    from qbpass.runtime.trace_log import TraceLog
 
     checked_draft(draft)
     if (prompt is None) == (token_ids is None):
@@ -56,12 +61,14 @@ def generate(
     engine = Engine(open_target(opened, spec), NgramDrafter() if draft == "ngram" else None)
     request = Request(tuple(ids), max_new_tokens, frozenset(opened.manifest.eos_token_ids), k)
     clock = _Clock(_writer(codec, quiet=str(json) == "-"))
-    endpoint, trace = engine.generate(request, clock.on_tokens)
+    with nullcontext() if trace is None else trace.open("w", encoding="utf-8") as stream:
+        engine.trace_log = None if stream is None else TraceLog(stream)
+        endpoint, counters = engine.generate(request, clock.on_tokens)
     clock.finish()
-    note(_summary(endpoint, trace, clock))
+    note(_summary(endpoint, counters, clock))
     if json is not None:
         value = {"recipe": recipe.model_dump(mode="json"), "prompt_token_ids": list(ids)}
-        write_json(json, value | _result(endpoint, trace, clock, codec))
+        write_json(json, value | _result(endpoint, counters, clock, codec))
 
 
 def _codec(files: dict[str, Path], *, needed: bool) -> TextCodec | None:

@@ -154,6 +154,17 @@ def test_generate_returns_the_references_tokens_with_and_without_drafting(
     assert "tokens/s" in answer.err
 
 
+def test_generate_writes_a_line_for_every_round(tiny_bundle: Bundle, tmp_path: Path, qbpass_run: Run) -> None:
+    asked = ["generate", tiny_bundle.folder, "--token-ids", "5,6,5,6,5", "--max-new-tokens", 9, "--threads", 2]
+    plain = qbpass_run(*asked, "--json", tmp_path / "plain.json")
+    told = qbpass_run(*asked, "--json", tmp_path / "told.json", "--trace", tmp_path / "trace.jsonl")
+    assert plain.code == told.code == 0
+    result = json.loads((tmp_path / "told.json").read_text())
+    assert result["endpoint"] == json.loads((tmp_path / "plain.json").read_text())["endpoint"]
+    events = [json.loads(line) for line in (tmp_path / "trace.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["begin", *["round"] * result["trace"]["rounds"], "end"]
+
+
 def test_generate_reads_a_prompt_from_stdin(
     tiny_bundle: Bundle, qbpass_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
