@@ -11,7 +11,7 @@ PIP = -m pip install -qq --no-compile --disable-pip-version-check -c constraints
 VENV = .venv
 LINT_VENV = .venv-lint
 WHEEL_VENV = .venv-wheel
-EXTRAS = cpu,export,dev,genai
+EXTRAS = cpu,export,serve,dev,genai
 
 .PHONY: demo test test-all lint wheel-test clean
 
@@ -44,7 +44,7 @@ lint: $(LINT_VENV)/.stamp
 $(LINT_VENV)/.stamp: pyproject.toml constraints.txt
 	@echo "making $(LINT_VENV)"
 	@$(PYTHON) -m venv $(LINT_VENV)
-	@$(LINT_VENV)/bin/python $(PIP) 'setuptools>=77' ruff mypy numpy onnx pydantic typer rich jinja2
+	@$(LINT_VENV)/bin/python $(PIP) 'setuptools>=77' ruff mypy numpy onnx pydantic typer rich jinja2 starlette uvicorn prometheus_client
 	@touch $@
 
 # Run from another folder and with the checkout off the path, so that what is imported is the wheel.

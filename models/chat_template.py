@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -36,24 +36,25 @@ class ChatTemplate:
         except (TemplateError, RecursionError) as error:
             raise ModelFileError(f"the chat template can't be read ({one_line(error, 160)}): {_WAY_OUT}") from error
 
-    def render(self, prompt: str) -> str:
-        """The conversation of one user message, ready for the assistant's answer.
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A conversation, ready for the assistant's answer. messages: {"role": "user", "content": "..."}, in order.
 
-        Raises ModelFileError where the template fails, breaks its sandbox or renders more than 2**20 characters.
+        Raises ModelFileError where the template fails, breaks its sandbox or renders more than 2**20 characters beside
+        the messages' own.
         """
         variables: dict[str, Any] = {
-            "messages": [{"role": "user", "content": prompt}],
+            "messages": [dict(message) for message in messages],
             "add_generation_prompt": True,
             "tools": None,
             "documents": None,
             **self._special_tokens,
         }
         parts: list[str] = []
-        size = 0
+        size, most = 0, MAX_RENDERED_CHARS + sum(len(text) for message in messages for text in message.values())
         try:
             for part in self._template.generate(**variables):
                 size += len(part)
-                if size > MAX_RENDERED_CHARS + len(prompt):
+                if size > most:
                     raise ModelFileError(
                         f"the chat template renders more than {MAX_RENDERED_CHARS} characters: {_WAY_OUT}"
                     )

@@ -46,7 +46,11 @@ class TextCodec:
 
         Encode the result with `rendered=True`. Raises ModelFileError where the template fails.
         """
-        return None if self._template is None else self._template.render(prompt)
+        return self.conversation([{"role": "user", "content": prompt}])
+
+    def conversation(self, messages: Sequence[Mapping[str, str]]) -> str | None:
+        """Messages with "role" and "content", rendered as `chat` does one."""
+        return None if self._template is None else self._template.render(messages)
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Token ids of `prompt`: a user's message where there is a chat template, plain text where there is none."""

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qbpass import __version__
-from qbpass.commands import admit, export, generate, probe, qualify, rewrite, schema, support
+from qbpass.commands import admit, export, generate, probe, qualify, rewrite, schema, serve, support
 from qbpass.models.errors import QbpassError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -29,6 +29,7 @@ app.command("rewrite")(rewrite.rewrite)
 app.command("probe")(probe.probe)
 app.command("support")(support.support)
 app.command("generate")(generate.generate)
+app.command("serve")(serve.serve)
 app.command("qualify")(qualify.qualify)
 app.command("schema")(schema.schema)
 

@@ -130,6 +130,10 @@ class BlockTarget:
         """
         return self._sharing(spec, PhaseGuard(self.guard.role, native_only=True), self._prefill_rows)
 
+    def twin(self, spec: SessionSpec) -> BlockTarget:
+        """The same session and layout, with a cache of its own: another stream, which may run at the same time."""
+        return self._sharing(spec, PhaseGuard(self.guard.role), self._prefill_rows)
+
     def draft(self, spec: SessionSpec, prefill_rows: int | None) -> BlockTarget:
         """The same session in the role of a draft model, with a cache of its own."""
         return self._sharing(spec, PhaseGuard(Role.DRAFT), prefill_rows)

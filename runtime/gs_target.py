@@ -72,6 +72,10 @@ class GSTarget(CroppedTarget):
         """The same session, all rows of a call together: plain speculation, arm C_MQ."""
         return self._sharing(spec, PhaseGuard(self.guard.role, native_only=True), self.prefill_rows)
 
+    def twin(self, spec: SessionSpec) -> GSTarget:
+        """The same session and layout, with a cache of its own: another stream, which may run at the same time."""
+        return self._sharing(spec, PhaseGuard(self.guard.role), self.prefill_rows)
+
     def draft(self, spec: SessionSpec, prefill_rows: int | None) -> GSTarget:
         """The same session in the role of a draft model, with a cache of its own."""
         return self._sharing(spec, PhaseGuard(Role.DRAFT), prefill_rows)

@@ -69,6 +69,13 @@ def test_a_template_renders_as_chat_models_expect(files: dict[str, Path]) -> Non
     assert codec.encode_prompt("hello") == [0, 5, 7, 6, 3, 5, 8, 6]
 
 
+def test_a_conversation_keeps_its_roles_and_their_order(files: dict[str, Path]) -> None:
+    template = "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}"
+    codec = TextCodec(with_config(files, chat_template=template))
+    messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    assert codec.conversation(messages) == "system=a;user=b;"
+
+
 def test_a_template_file_goes_before_the_config(files: dict[str, Path]) -> None:
     path = files["tokenizer.json"].parent / "chat_template.jinja"
     path.write_text("file {{ messages[0].content }}")

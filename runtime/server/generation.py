@@ -1,0 +1,174 @@
+"""The two endpoints that generate: a body in, an answer out, whole or as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.types import Receive, Scope, Send
+
+from qbpass.runtime.engine import Request
+from qbpass.runtime.server.answer_text import AnswerText
+from qbpass.runtime.server.answers import ChatForm, CompletionForm, Form, finish_reason, usage_of
+from qbpass.runtime.server.api_error import ApiError, failed
+from qbpass.runtime.server.bodies import ChatBody, CompletionBody, GenerationBody
+from qbpass.runtime.server.engine_pool import EnginePool
+from qbpass.runtime.server.job import Finished, Tokens
+from qbpass.runtime.server.metrics import Metrics
+from qbpass.runtime.server.read_body import read_body
+from qbpass.runtime.server.served import Served
+from qbpass.runtime.server.ticket import ClientGone, Ticket
+
+_LOG = logging.getLogger("qbpass.server")
+_STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """name: the endpoint's, in metrics. request_of: from a parsed body."""
+
+    name: str
+    parse: Callable[[bytes], GenerationBody]
+    request_of: Callable[[Served, Any], Request]
+    form: type[CompletionForm] | type[ChatForm]
+
+
+COMPLETIONS = Kind("completions", CompletionBody.parse, Served.completion, CompletionForm)
+CHAT = Kind("chat_completions", ChatBody.parse, Served.chat, ChatForm)
+
+
+class Generation:
+    """An endpoint, as an ASGI application."""
+
+    def __init__(self, kind: Kind, served: Served, pool: EnginePool, metrics: Metrics) -> None:
+        self._kind, self._served, self._pool, self._metrics = kind, served, pool, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, identity = time.monotonic(), uuid.uuid4().hex
+        exchange = _Exchange(send, identity, self._served.limits.stall_seconds)
+        outcome = "failed"
+        try:
+            outcome = await self._answer(HttpRequest(scope, receive), exchange)
+        except ApiError as error:
+            outcome = error.outcome
+            await exchange.refuse(error, scope, receive)
+        except (ClientGone, asyncio.CancelledError):
+            outcome = "cancelled"
+        except Exception:  # a bug. Its traceback is for the log, which has no prompt in it, and not for the client
+            _LOG.exception("request %s failed", identity)
+            await exchange.refuse(failed(), scope, receive)
+        finally:
+            seconds = time.monotonic() - began
+            self._metrics.answered(self._kind.name, outcome, seconds)
+            _LOG.info("%s %s: %s in %.3f s", self._kind.name, identity, outcome, seconds)
+
+    async def _answer(self, http: HttpRequest, exchange: _Exchange) -> str:
+        """What the request is counted as."""
+        data = await read_body(http, self._served.limits)
+        # Long prompts take long to read and to encode: not in the loop that everybody waits for.
+        body, request = await asyncio.get_running_loop().run_in_executor(None, self._understood, data)
+        options = body.stream_options
+        shows_usage = options is not None and options.include_usage
+        form = self._kind.form(self._served, exchange.identity, int(time.time()), shows_usage=shows_usage)
+        text = AnswerText(self._served.codec.decode, request.stops)
+        streams = bool(body.stream)
+        ticket = Ticket(self._pool, request, self._served.limits, http.receive, streams=streams)
+        async with ticket:
+            if streams:
+                done = await _stream(ticket, form, text, exchange, shows_usage, bool(body.return_token_ids))
+            else:
+                done = await _whole(ticket, form, text, exchange, bool(body.return_token_ids))
+        return finish_reason(done)
+
+    def _understood(self, data: bytes) -> tuple[GenerationBody, Request]:
+        body = self._kind.parse(data)
+        return body, self._kind.request_of(self._served, body)
+
+
+async def _whole(ticket: Ticket, form: Form, text: AnswerText, exchange: _Exchange, shows_ids: bool) -> Finished:
+    done = await ticket.next()
+    assert isinstance(done, Finished)
+    ids = done.endpoint.token_ids
+    shown = text.push(ids) + text.finish()
+    await exchange.whole(form.whole(shown, ids if shows_ids else None, done, usage_of(done)))
+    return done
+
+
+async def _stream(
+    ticket: Ticket, form: Form, text: AnswerText, exchange: _Exchange, shows_usage: bool, shows_ids: bool
+) -> Finished:
+    # Nothing is sent before the first event: until then an error has a status of its own.
+    event = await ticket.next()
+    opening = form.opening()
+    if opening is not None:
+        await exchange.event(opening)
+    while isinstance(event, Tokens):
+        await _show(exchange, form, text.push(event.ids), event.ids if shows_ids else None)
+        event = await ticket.next()
+    await _show(exchange, form, text.finish(), None)
+    await exchange.event(form.closing(event))
+    if shows_usage:
+        await exchange.event(form.usage(usage_of(event)))
+    await exchange.end()
+    return event
+
+
+async def _show(exchange: _Exchange, form: Form, text: str, ids: Sequence[int] | None) -> None:
+    if text or ids:
+        await exchange.event(form.piece(text, ids))
+
+
+class _Exchange:
+    """What is sent to a client: one answer, or events and their end."""
+
+    def __init__(self, send: Send, identity: str, stall_seconds: float) -> None:
+        self.identity = identity
+        self._to_client, self._stall_seconds = send, stall_seconds
+        self._started = False
+
+    async def whole(self, value: Any) -> None:
+        await self._start(200, {"Content-Type": "application/json"})
+        await self._send(_encoded(value), more=False)
+
+    async def event(self, value: Any) -> None:
+        if not self._started:
+            await self._start(200, _STREAM_HEADERS)
+        await self._send(b"data: " + _encoded(value) + b"\n\n", more=True)
+
+    async def end(self) -> None:
+        await self._send(b"data: [DONE]\n\n", more=False)
+
+    async def refuse(self, error: ApiError, scope: Scope, receive: Receive) -> None:
+        """As an answer of its own, or as the stream's last event, behind which clients raise it."""
+        if not self._started:
+            headers = {"X-Request-Id": self.identity}
+            if error.status in (408, 413):  # the rest of the body is not read
+                headers["Connection"] = "close"
+            await error.response(headers)(scope, receive, self._to_client)
+            return
+        await self._send(b"data: " + _encoded(error.body()) + b"\n\n", more=False)
+
+    async def _start(self, status: int, headers: dict[str, str]) -> None:
+        self._started = True
+        shown = {**headers, "X-Request-Id": self.identity}
+        pairs = [(name.lower().encode(), value.encode()) for name, value in shown.items()]
+        await self._to_client({"type": "http.response.start", "status": status, "headers": pairs})
+
+    async def _send(self, data: bytes, *, more: bool) -> None:
+        """Raises ClientGone where the client leaves unread what it was sent."""
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                await self._to_client({"type": "http.response.body", "body": data, "more_body": more})
+        except (TimeoutError, OSError):
+            raise ClientGone from None
+
+
+def _encoded(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
