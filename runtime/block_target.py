@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,21 @@ class BlockTarget:
         """The same session run in the second layout of a graph that holds two, with a cache of its own."""
         return self._sharing(spec, PhaseGuard(self.guard.role), self._prefill_rows, second_layout=True)
 
+    def sibling(self, spec: SessionSpec) -> BlockTarget:
+        """The same session in the same role and layout, with a cache of its own."""
+        guard = PhaseGuard(self.guard.role, native_only=self.guard.native_only)
+        return self._sharing(spec, guard, self._prefill_rows, second_layout=bool(self._raised))
+
+    def watch(self, wrap: Callable[[Any, str], Any]) -> None:
+        """Put `wrap(session, graph)` in the place of each session, graph "guarded", or "active" and "native".
+
+        Before the first call; targets that share the sessions are not touched.
+        """
+        straight = self._native_session is not None
+        self.session = wrap(self.session, "active" if straight else "guarded")
+        if straight:
+            self._native_session = wrap(self._native_session, "native")
+
     def _sharing(
         self, spec: SessionSpec, guard: PhaseGuard, prefill_rows: int | None, *, second_layout: bool = False
     ) -> BlockTarget:
@@ -165,6 +180,11 @@ class BlockTarget:
     @property
     def length(self) -> int:
         return self._length
+
+    @property
+    def capacity(self) -> int:
+        """Rows that the cache has room for."""
+        return self._buffers.capacity
 
     def start(self, rows: int) -> None:
         self._length = 0
