@@ -99,7 +99,8 @@ class PhaseScenario:
         draw = np.random.default_rng(seed)
         lengths = (max(bundle.manifest.max_queries - 1, 1), 9)
         prompts = [tuple(draw.integers(0, serial.vocab_size, length).tolist()) for length in lengths]
-        return cls(bundle, spec, *(_wanted(serial, target.sibling(spec), prompt) for prompt in prompts), target)
+        short, long = (_wanted(serial, target.sibling(spec), prompt) for prompt in prompts)
+        return cls(bundle, spec, short, long, target)
 
     def findings(self) -> list[Finding]:
         """Everything that the requests show to be wrong; empty where nothing is."""

@@ -167,34 +167,24 @@ def _only_when_observed() -> Iterator[None]:
         yield
 
 
-def _role_mixed_up() -> Any:
-    right = PhaseGuard.role.fget
-    assert right is not None
+def _value_as_if(guard_of: Callable[[PhaseGuard], PhaseGuard]) -> Injection:
+    """The flag of another guard in the same stage."""
+    given = vars(PhaseGuard)["value"]
 
     def value(self: PhaseGuard) -> int:
-        other = Role.DRAFT if right(self) is Role.TARGET else Role.TARGET
-        guard = PhaseGuard(other, native_only=self.native_only)
-        guard._stage = self.stage
-        return int(given(guard))
+        other = guard_of(self)
+        other._stage = self.stage
+        return int(given.fget(other))
 
-    given = PhaseGuard.value.fget
-    assert given is not None
-    return patch.object(PhaseGuard, "value", property(value))
+    return lambda: patch.object(PhaseGuard, "value", property(value))
 
 
-@contextmanager
-def _native_layout_forgotten() -> Iterator[None]:
-    """Plain speculation's guard gives the phase of its stage."""
-    given = PhaseGuard.value.fget
-    assert given is not None
+def _other_role(guard: PhaseGuard) -> PhaseGuard:
+    return PhaseGuard(Role.DRAFT if guard.role is Role.TARGET else Role.TARGET, native_only=guard.native_only)
 
-    def value(self: PhaseGuard) -> int:
-        guard = PhaseGuard(self.role)
-        guard._stage = self.stage
-        return int(given(guard))
 
-    with patch.object(PhaseGuard, "value", property(value)):
-        yield
+def _any_layout(guard: PhaseGuard) -> PhaseGuard:
+    return PhaseGuard(guard.role)
 
 
 # Reuse --------------------------------------------------------------------------------------------------------------
@@ -268,9 +258,12 @@ FAULTS: tuple[Fault, ...] = (
         _every,
     ),
     Fault(
-        "roles-swapped", "the target runs with the draft's flag and the draft with the target's", _role_mixed_up, _every
+        "roles-swapped",
+        "the target runs with the draft's flag and the draft with the target's",
+        _value_as_if(_other_role),
+        _every,
     ),
-    Fault("native-forgotten", "plain speculation runs the plan's layout", _native_layout_forgotten, _every),
+    Fault("native-forgotten", "plain speculation runs the plan's layout", _value_as_if(_any_layout), _every),
     Fault(
         "key-without-layout", "the reuse check leaves out the layout flag", _key_without(layout=0), _keeps_in_one_graph
     ),
