@@ -11,7 +11,7 @@ PIP = -m pip install -qq --no-compile --disable-pip-version-check -c constraints
 VENV = .venv
 LINT_VENV = .venv-lint
 WHEEL_VENV = .venv-wheel
-EXTRAS = cpu,export,serve,dev,genai
+EXTRAS = cpu,export,grammar,serve,dev,genai
 
 .PHONY: demo test test-all lint wheel-test clean
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ class TextCodec:
         self._bos = special.get("bos_token")
         source = _template_source(files)
         self._template = None if source is None else ChatTemplate(source, special)
+
+    @cached_property
+    def definition(self) -> str:
+        """The tokenizer as the text of a tokenizer.json, without truncation and padding."""
+        return str(self._tokenizer.to_str())
 
     def encode(self, text: str, *, rendered: bool = False) -> list[int]:
         """Token ids of `text`, with the special tokens its tokenizer puts around plain text.
