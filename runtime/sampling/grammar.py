@@ -21,7 +21,9 @@ Kind = Literal["json_schema", "regex", "lark"]
 
 #: A grammar may come from a stranger. Beyond its text's size, llguidance bounds what compiling and matching may cost.
 MAX_GRAMMAR_BYTES = 64 * 1024
-_LIMITS = {"initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 200_000, "max_grammar_size": 500_000}
+#: A lexer's state takes one or two kB; the other two are the library's own.
+_LIMITS = {"max_lexer_states": 50_000, "initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 200_000}
+_NAMES = {"json_schema": "JSON schema", "regex": "regex", "lark": "grammar"}
 _KEPT = 32  # compiled grammars, and tokenizers
 
 
@@ -37,23 +39,23 @@ class Grammar:
     def __post_init__(self) -> None:
         size = len(self.source.encode("utf-8", "surrogatepass"))
         if size > MAX_GRAMMAR_BYTES:
-            raise GrammarError(f"the {self._name} has {size:,} bytes: at most {MAX_GRAMMAR_BYTES:,} are read")
+            raise GrammarError(f"the {self.name} has {size:,} bytes: at most {MAX_GRAMMAR_BYTES:,} are read")
         if not self.source.strip():
-            raise GrammarError(f"the {self._name} is empty")
+            raise GrammarError(f"the {self.name} is empty")
         if self.kind == "json_schema":
             try:
                 json.loads(self.source)
             except (ValueError, RecursionError) as error:
-                raise GrammarError(f"the {self._name} is not JSON ({one_line(error, 120)})") from error
+                raise GrammarError(f"the {self.name} is not JSON ({one_line(error, 120)})") from error
 
     @property
-    def _name(self) -> str:
-        return self.kind.replace("_", " ").replace("json", "JSON")
+    def name(self) -> str:
+        return _NAMES[self.kind]
 
     def refused(self, error: str) -> GrammarError:
         """`error`: llguidance's own words, many lines."""
         said = " ".join(error.split("<state>")[0].split())
-        return GrammarError(f"the {self._name} can't be used: {said[:200]}")
+        return GrammarError(f"the {self.name} can't be used: {said[:200]}")
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,10 @@ class Constraint:
         return scores_V
 
     def advance(self, state: Matched, token: int) -> Matched:
-        """Raises GrammarError for a token that `apply` banned."""
+        """Raises GrammarError for a token that `apply` banned, and where going on would cost more than is allowed."""
         matcher = state.matcher.deep_copy()
         if not matcher.consume_token(token):
-            raise GrammarError(f"token {token} does not belong to the {self.grammar.kind.replace('_', ' ')}'s language")
+            raise self.grammar.refused(matcher.get_error())
         return Matched(matcher)
 
 

@@ -130,3 +130,10 @@ def test_a_missing_or_damaged_tokenizer_is_named(files: dict[str, Path]) -> None
     with pytest.raises(ModelFileError, match="is not a tokenizer") as caught:
         TextCodec(files)
     assert "\n" not in str(caught.value)
+
+
+def test_the_definition_is_the_tokenizer_without_truncation(files: dict[str, Path]) -> None:
+    codec = TextCodec(files)
+    again = Tokenizer.from_str(codec.definition)
+    assert again.get_vocab() == {word: number for number, word in enumerate(WORDS)}
+    assert len(again.encode("hello " * 9).ids) == 10
