@@ -26,9 +26,9 @@ from qbpass.evidence.prompts import read_prompts
 from qbpass.models.errors import QbpassError
 from qbpass.models.tokenizer import TextCodec
 from qbpass.rewrites.bundle import Bundle, check_recipe, open_bundle
+from qbpass.runtime.drafting.ngram import NgramDrafter
 from qbpass.runtime.endpoint import Endpoint, first_difference
 from qbpass.runtime.engine import Engine, Request
-from qbpass.runtime.ngram import NgramDrafter
 from qbpass.runtime.open_target import open_target
 from qbpass.runtime.serial_target import SerialTarget
 from qbpass.screen import Steps, say, table

@@ -18,9 +18,9 @@ from measuring.script import add_request, parser, run, spec_of
 from qbpass.rewrites.bundle import check_recipe, open_bundle
 from qbpass.runtime.block_target import BlockTarget
 from qbpass.runtime.drafter import NoDrafter
+from qbpass.runtime.drafting.ngram import NgramDrafter
 from qbpass.runtime.endpoint import Endpoint
 from qbpass.runtime.engine import Engine, Request
-from qbpass.runtime.ngram import NgramDrafter
 from qbpass.runtime.serial_target import SerialTarget
 from qbpass.screen import Steps, table
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AdaptivePolicy": "qbpass.runtime.drafting.adaptive",
     "AdmissionReport": "qbpass.admission.report",
     "AttentionSite": "qbpass.admission.site",
     "BlockTarget": "qbpass.runtime.block_target",
@@ -19,7 +20,7 @@ _HOMES = {
     "Diagnostic": "qbpass.admission.report",
     "Endpoint": "qbpass.runtime.endpoint",
     "Engine": "qbpass.runtime.engine",
-    "NgramDrafter": "qbpass.runtime.ngram",
+    "NgramDrafter": "qbpass.runtime.drafting.ngram",
     "Phase": "qbpass.rewrites.phases",
     "QbpassError": "qbpass.models.errors",
     "QualificationReport": "qbpass.evidence.report",
@@ -30,6 +31,7 @@ _HOMES = {
     "RewriteRefused": "qbpass.rewrites.planner",
     "SerialTarget": "qbpass.runtime.serial_target",
     "SessionSpec": "qbpass.models.session",
+    "SuffixDrafter": "qbpass.runtime.drafting.suffix",
     "TextCodec": "qbpass.models.tokenizer",
     "Trace": "qbpass.runtime.trace",
     "admit": "qbpass.admission.admit",
@@ -65,14 +67,17 @@ if TYPE_CHECKING:
     from qbpass.rewrites.plan import RewritePlan
     from qbpass.rewrites.planner import RewriteRefused, make_plan
     from qbpass.runtime.block_target import BlockTarget
+    from qbpass.runtime.drafting.adaptive import AdaptivePolicy
+    from qbpass.runtime.drafting.ngram import NgramDrafter
+    from qbpass.runtime.drafting.suffix import SuffixDrafter
     from qbpass.runtime.endpoint import Endpoint
     from qbpass.runtime.engine import Engine, Request
-    from qbpass.runtime.ngram import NgramDrafter
     from qbpass.runtime.open_target import open_target
     from qbpass.runtime.serial_target import SerialTarget
     from qbpass.runtime.trace import Trace
 
 __all__ = [
+    "AdaptivePolicy",
     "AdmissionReport",
     "AttentionSite",
     "BlockTarget",
@@ -92,6 +97,7 @@ __all__ = [
     "RewriteRefused",
     "SerialTarget",
     "SessionSpec",
+    "SuffixDrafter",
     "TextCodec",
     "Trace",
     "__version__",

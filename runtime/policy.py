@@ -12,7 +12,7 @@ from qbpass.runtime.drafter import Proposal
 class Round:
     """What one round did. rows: committed rows in the KV cache before it. asked: tokens the drafter was asked for;
     drafted: those it gave; proposed: those that were verified; accepted: those the target chose itself. grade: the
-    proposal's. Seconds of drafting and of the target's call.
+    proposal's. tokens: those that became visible. Seconds of drafting and of the target's call.
     """
 
     rows: int
@@ -21,6 +21,7 @@ class Round:
     proposed: int
     accepted: int
     grade: int
+    tokens: tuple[int, ...]
     draft_seconds: float
     verify_seconds: float
 

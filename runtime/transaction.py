@@ -176,6 +176,7 @@ class Transaction:
             proposed=proposed,
             accepted=verdict.accepted,
             grade=self._proposal.grade,
+            tokens=verdict.tokens,
             draft_seconds=self._draft_seconds,
             verify_seconds=self._verify_seconds,
         )

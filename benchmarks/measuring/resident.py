@@ -34,8 +34,8 @@ def engine_request(job: dict[str, Any]) -> tuple[list[int], Any]:
     from qbpass.models.session import SessionSpec
     from qbpass.rewrites.bundle import check_recipe, open_bundle
     from qbpass.runtime.block_target import BlockTarget
+    from qbpass.runtime.drafting.ngram import NgramDrafter
     from qbpass.runtime.engine import Engine, Request
-    from qbpass.runtime.ngram import NgramDrafter
 
     spec, bundle = SessionSpec("cpu", job["threads"]), open_bundle(Path(job["path"]))
     check_recipe(bundle, spec)

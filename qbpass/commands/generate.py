@@ -45,8 +45,8 @@ def generate(
 ) -> None:
     """Continue a prompt with speculative decoding: the same tokens as serial decoding, byte for byte."""
     from qbpass.rewrites.bundle import check_recipe, open_bundle
+    from qbpass.runtime.drafting.ngram import NgramDrafter
     from qbpass.runtime.engine import Engine, Request
-    from qbpass.runtime.ngram import NgramDrafter
     from qbpass.runtime.open_target import open_target
     from qbpass.runtime.trace_log import TraceLog
 

@@ -86,8 +86,8 @@ def serve(
 
     from qbpass.models.tokenizer import TextCodec
     from qbpass.rewrites.bundle import check_recipe, open_bundle
+    from qbpass.runtime.drafting.ngram import NgramDrafter
     from qbpass.runtime.engine import Engine
-    from qbpass.runtime.ngram import NgramDrafter
     from qbpass.runtime.open_target import open_target
     from qbpass.runtime.server.app import Service
     from qbpass.runtime.server.limits import Limits

@@ -12,9 +12,9 @@ from qbpass.rewrites.bundle import Bundle, plan_for
 from qbpass.rewrites.plan import RewritePlan
 from qbpass.runtime.block_target import BlockTarget
 from qbpass.runtime.drafter import Drafter, NoDrafter
+from qbpass.runtime.drafting.ngram import NgramDrafter
 from qbpass.runtime.engine import Engine
 from qbpass.runtime.micro_batches import MicroBatchTarget
-from qbpass.runtime.ngram import NgramDrafter
 from qbpass.runtime.open_target import BundleTarget, open_target
 from qbpass.runtime.placed_session import open_placed
 from qbpass.runtime.prefill import target_prompt_rows

@@ -19,8 +19,8 @@ from qbpass.models.errors import BundleError
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle
 from qbpass.runtime.drafter import NoDrafter
+from qbpass.runtime.drafting.ngram import NgramDrafter
 from qbpass.runtime.engine import Engine
-from qbpass.runtime.ngram import NgramDrafter
 
 PROMPTS = 3
 REPLAY_ROWS = 17

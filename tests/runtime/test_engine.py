@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from qbpass.models.errors import PromptError
 from qbpass.runtime.choosing import GREEDY, Chooser
 from qbpass.runtime.drafter import Drafter, NoDrafter, Proposal
+from qbpass.runtime.drafting.ngram import NgramDrafter
 from qbpass.runtime.endpoint import Endpoint, first_difference
 from qbpass.runtime.engine import Engine, Request
-from qbpass.runtime.ngram import NgramDrafter
 from qbpass.runtime.target import BadLogits, greedy
 
 VOCABULARY = 7

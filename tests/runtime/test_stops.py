@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qbpass.models.errors import PromptError
+from qbpass.runtime.drafting.ngram import NgramDrafter
 from qbpass.runtime.engine import Engine, Request
-from qbpass.runtime.ngram import NgramDrafter
 from qbpass.runtime.stops import Stops
 
 LETTERS = "abé\u4e2d"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from qbpass.models.errors import QbpassError
 from qbpass.runtime.choosing import GREEDY, Chooser
 from qbpass.runtime.drafter import NoDrafter, Proposal
+from qbpass.runtime.drafting.ngram import NgramDrafter
 from qbpass.runtime.engine import Engine, EngineBusy, Request
-from qbpass.runtime.ngram import NgramDrafter
 from qbpass.runtime.policy import FixedPolicy, Round
 from qbpass.runtime.stops import Stops
 from qbpass.runtime.trace_log import TraceLog

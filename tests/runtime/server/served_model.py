@@ -15,8 +15,8 @@ from fake_target import FakeTarget
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from qbpass.models.tokenizer import TextCodec
+from qbpass.runtime.drafting.ngram import NgramDrafter
 from qbpass.runtime.engine import Engine
-from qbpass.runtime.ngram import NgramDrafter
 from qbpass.runtime.server.app import Service
 from qbpass.runtime.server.limits import Limits
 from qbpass.runtime.server.served import Served

@@ -9,8 +9,8 @@ import pytest
 from served_model import END, Running, Teller, running, service_of
 
 from qbpass.models.tokenizer import TextCodec
+from qbpass.runtime.drafting.ngram import NgramDrafter
 from qbpass.runtime.engine import Engine, Request
-from qbpass.runtime.ngram import NgramDrafter
 
 STORY = "ein Männlein steht im Walde, ein Männlein steht im Walde 🦆"
 
