@@ -13,14 +13,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qbpass.commands.options import Draft, Json, OptionError, Provider, Threads, Width, checked_draft, session_spec
+from qbpass.commands.sampling_options import (
+    Bias,
+    FrequencyPenalty,
+    GrammarFile,
+    JsonSchema,
+    MinP,
+    MinTokens,
+    PresencePenalty,
+    Regex,
+    RepetitionPenalty,
+    SamplingOptions,
+    Seed,
+    StopStrings,
+    Temperature,
+    TopK,
+    TopP,
+    described,
+)
 from qbpass.json_file import write_json
 from qbpass.models.errors import PromptError
-from qbpass.runtime.text_stream import TextStream
 from qbpass.screen import note, write_model_text
 
 if TYPE_CHECKING:
     from qbpass.models.tokenizer import TextCodec
     from qbpass.runtime.endpoint import Endpoint
+    from qbpass.runtime.sampling.settings import Sampling
+    from qbpass.runtime.stops import Stops
     from qbpass.runtime.trace import Trace
 
 MAX_PROMPT_BYTES = 16 * 2**20
@@ -36,6 +55,20 @@ def generate(
     draft: Draft = "ngram",
     k: Width = 3,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Stop after this many tokens.")] = 128,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    presence_penalty: PresencePenalty = 0.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
+    seed: Seed = None,
+    min_tokens: MinTokens = 0,
+    stop: StopStrings = None,
+    bias: Bias = None,
+    json_schema: JsonSchema = None,
+    grammar: GrammarFile = None,
+    regex: Regex = None,
     provider: Provider = "cpu",
     threads: Threads = None,
     trace: Annotated[
@@ -58,17 +91,25 @@ def generate(
     codec = _codec(opened.reference.tokenizer_files, needed=prompt is not None)
     ids = _token_ids(token_ids) if token_ids is not None else _encode(codec, prompt or "", raw)
     recipe = check_recipe(opened, spec)
+    options = SamplingOptions(
+        temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed, min_tokens,
+        stop, bias, json_schema, grammar, regex,
+    )  # fmt: skip
+    ends = opened.manifest.eos_token_ids
+    stops = options.stops(ends, codec)
+    sampling = options.sampling(ends, opened.manifest.interface.vocab_size, codec)
     engine = Engine(open_target(opened, spec), NgramDrafter() if draft == "ngram" else None)
-    request = Request(tuple(ids), max_new_tokens, frozenset(opened.manifest.eos_token_ids), k)
-    clock = _Clock(_writer(codec, quiet=str(json) == "-"))
+    request = Request(tuple(ids), max_new_tokens, k=k, choosing=sampling, stops=stops)
+    clock = _Clock(_writer(codec, stops, quiet=str(json) == "-"))
     with nullcontext() if trace is None else trace.open("w", encoding="utf-8") as stream:
         engine.trace_log = None if stream is None else TraceLog(stream)
         endpoint, counters = engine.generate(request, clock.on_tokens)
     clock.finish()
-    note(_summary(endpoint, counters, clock))
+    note(_summary(endpoint, counters, clock, sampling))
     if json is not None:
         value = {"recipe": recipe.model_dump(mode="json"), "prompt_token_ids": list(ids)}
-        write_json(json, value | _result(endpoint, counters, clock, codec))
+        value |= {"sampling": described(sampling)}
+        write_json(json, value | _result(endpoint, counters, clock, codec, stops))
 
 
 def _codec(files: dict[str, Path], *, needed: bool) -> TextCodec | None:
@@ -98,9 +139,11 @@ def _token_ids(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _writer(codec: TextCodec | None, *, quiet: bool) -> Callable[[Sequence[int] | None], None]:
+def _writer(codec: TextCodec | None, stops: Stops, *, quiet: bool) -> Callable[[Sequence[int] | None], None]:
     """Shows tokens as they come (None: the end), as text, or as ids where there is no tokenizer."""
-    stream = None if codec is None else TextStream(codec.decode)
+    from qbpass.runtime.server.answer_text import AnswerText
+
+    stream = None if codec is None else AnswerText(codec.decode, stops)
 
     def write(tokens: Sequence[int] | None) -> None:
         if quiet:
@@ -147,18 +190,19 @@ class _Clock:
         return (self._count - 1) / self.decoding if self.decoding > 0 else None
 
 
-def _summary(endpoint: Endpoint, trace: Trace, clock: _Clock) -> str:
+def _summary(endpoint: Endpoint, trace: Trace, clock: _Clock, sampling: Sampling) -> str:
     rate = "–" if clock.rate is None else f"{clock.rate:.1f}"
     per_round = "–" if trace.tokens_per_round is None else f"{trace.tokens_per_round:.2f}"
     acceptance = "–" if trace.acceptance is None else f"{trace.acceptance:.0%}"
     reason = endpoint.stop_reason.replace("_", " ")
+    drawn = f", drawn with --seed {sampling.seed}" if sampling.temperature > 0 else ""
     return (
         f"{endpoint.length} tokens behind {trace.prompt_tokens}, {rate} tokens/s, {per_round} tokens a round, "
-        f"acceptance {acceptance}, stopped by {reason}"
+        f"acceptance {acceptance}, stopped by {reason}{drawn}"
     )
 
 
-def _result(endpoint: Endpoint, trace: Trace, clock: _Clock, codec: TextCodec | None) -> dict[str, Any]:
+def _result(endpoint: Endpoint, trace: Trace, clock: _Clock, codec: TextCodec | None, stops: Stops) -> dict[str, Any]:
     return {
         "endpoint": {
             "token_ids": list(endpoint.token_ids),
@@ -167,7 +211,14 @@ def _result(endpoint: Endpoint, trace: Trace, clock: _Clock, codec: TextCodec | 
             "last_token": endpoint.last_token,
             "stop_reason": endpoint.stop_reason,
         },
-        "text": None if codec is None else codec.decode(endpoint.token_ids),
+        "text": None if codec is None else _text(codec, stops, endpoint.token_ids),
         "trace": asdict(trace) | {"acceptance": trace.acceptance, "tokens_per_round": trace.tokens_per_round},
         "seconds": {"prefill": clock.prefill, "decoding": clock.decoding},
     }
+
+
+def _text(codec: TextCodec, stops: Stops, tokens: Sequence[int]) -> str:
+    from qbpass.runtime.server.answer_text import AnswerText
+
+    text = AnswerText(codec.decode, stops)
+    return text.push(tokens) + text.finish()

@@ -41,7 +41,8 @@ class SamplingChooser:
         self._processors = (*settings.processors, *grammar)
         self._bias_ids = np.fromiter(settings.bias, np.int64, len(settings.bias))
         self._bias = np.fromiter(settings.bias.values(), np.float32, len(settings.bias))
-        self._stops = np.fromiter(settings.stop_ids, np.int64, len(settings.stop_ids))
+        # A model may name an end that its logits have no place for: it is never chosen, and needs no ban.
+        self._stops = np.array([token for token in settings.stop_ids if 0 <= token < vocab_size], np.int64)
 
     @classmethod
     def begin(cls, settings: Sampling, prompt: Sequence[int], vocab_size: int) -> Self:

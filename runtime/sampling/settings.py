@@ -78,12 +78,12 @@ class Sampling:
         )
 
     def begin(self, prompt: Sequence[int], vocab_size: int) -> Chooser:
-        """The chooser of the position behind `prompt`. Raises SamplingError for token ids outside the vocabulary."""
+        """The chooser of the position behind `prompt`. Raises SamplingError for a bias outside the vocabulary."""
         from qbpass.runtime.sampling.chooser import SamplingChooser
 
-        outside = next((token for token in (*self.bias, *self.stop_ids) if not 0 <= token < vocab_size), None)
+        outside = next((token for token in self.bias if token >= vocab_size), None)
         if outside is not None:
-            raise SamplingError(f"token id {outside} of bias or stop ids is outside the vocabulary of {vocab_size}")
+            raise SamplingError(f"token id {outside} of bias is outside the vocabulary of {vocab_size}")
         return GREEDY if self.is_plain else SamplingChooser.begin(self, prompt, vocab_size)
 
 

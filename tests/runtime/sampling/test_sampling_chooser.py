@@ -185,7 +185,11 @@ def test_a_setting_outside_its_range_is_an_error_of_one_line(wrong: dict[str, An
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("wrong", [{"bias": {4: 1.0}}, {"min_tokens": 1, "stop_ids": frozenset({9})}])
-def test_token_ids_outside_the_vocabulary_are_refused_where_a_request_begins(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SamplingError, match="outside the vocabulary of 4"):
-        Sampling(**wrong).begin((0,), 4)
+def test_a_bias_outside_the_vocabulary_is_refused_where_a_request_begins() -> None:
+    with pytest.raises(SamplingError, match="token id 4 of bias is outside the vocabulary of 4"):
+        Sampling(bias={4: 1.0}).begin((0,), 4)
+
+
+def test_an_end_outside_the_vocabulary_needs_no_ban() -> None:
+    chooser = Sampling(0, min_tokens=1, stop_ids=frozenset({2, 9})).begin((0,), 4)
+    assert chooser.choose(np.array([0, 1, 5, 0], np.float32)) == 1
