@@ -186,6 +186,11 @@ class BlockTarget:
         """Rows that the cache has room for."""
         return self._buffers.capacity
 
+    @property
+    def cache_values(self) -> list[Any]:
+        """The cache's buffers, as ONNX Runtime's values."""
+        return self._buffers.values
+
     def start(self, rows: int) -> None:
         self._length = 0
         self.guard.new_request()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnxruntime import get_available_providers
 
 from qbpass.models.loading import load_decoder
 from qbpass.models.session import SessionSpec
@@ -90,6 +91,69 @@ def test_every_layout_phase_and_width_in_one_process_gives_the_references_tokens
     assert [claim["name"] for claim in results["claims"]] == [
         f"{form} / {base}" for form in ("engine", "phases", "layouts") for base in ("plain", "frozen")
     ]
+
+
+SMALL = ["--threads", "2", "--tokens", "6", "--prompts", "1", "--replay-rows", "4", "--repeats", "1"]
+
+
+def test_the_check_of_a_gpu_machine_rehearses_every_step_on_the_cpu(tiny_eager: Path, tmp_path: Path):
+    files = ["--json", str(tmp_path / "results.json"), "--text", str(tmp_path / "results.txt")]
+    short = ["--no-probes", "--no-half", "--no-genai", "--in-process", *SMALL, *files]
+    command = [sys.executable, str(BENCHMARKS / "cuda.py"), str(tiny_eager), "--provider", "cpu", *short]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["verified_on_a_gpu"] is False
+    steps = results["steps"]
+    assert {step["status"] for step in steps} == {"ok"}
+    of_a_bundle = ["rewrite", "serial again", "device cache", "repeated calls", "faults", "arms"]
+    of_a_model = ["placement", "admission", "tf32"]
+    assert [step["step"] for step in steps] == ["machine", "session", "export", *of_a_model, *of_a_bundle, *of_a_bundle]
+    for step in steps:
+        if step["step"] == "arms":
+            (repaired,) = (arm for arm in step["found"]["arms"].values() if arm["repaired"] is True)
+            assert repaired["equal"] == repaired["endpoints"] == 1
+            assert repaired["logit_rows"] == repaired["logit_rows_equal"] > 0
+        if step["step"] == "faults":
+            assert step["found"]["faults_found"] == step["found"]["faults_injected"] > 0
+    assert "C_PQ" in (tmp_path / "results.txt").read_text()
+
+
+def test_the_check_of_a_gpu_machine_goes_on_behind_a_step_that_dies_and_says_so(tmp_path: Path):
+    """Each step is a process of its own: here one crashes, one hangs, and one is no step."""
+    questions = """
+import json, signal, sys
+from gpu_check import outcome
+def asked(code, seconds):
+    run = outcome.subprocess.run
+    outcome.subprocess.run = lambda command, **more: run([sys.executable, "-c", code], **more)
+    try:
+        return outcome.answered_apart("arms", {"name": "m"}, seconds).to_json()
+    finally:
+        outcome.subprocess.run = run
+crash = asked("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 60)
+hang = asked("import time; time.sleep(60)", 1)
+none = outcome.answered_apart("no such step", {"name": "m"}, 60).to_json()
+print(json.dumps([crash, hang, none]))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", questions], capture_output=True, text=True, check=True, cwd=BENCHMARKS
+    )
+    outcomes = json.loads(ended.stdout)
+    assert {outcome["status"] for outcome in outcomes} == {"failed"}
+    crash, hang, none = (outcome["message"] for outcome in outcomes)
+    assert "SIGSEGV" in crash
+    assert "no end within 1 s" in hang
+    assert "KeyError" in none
+
+
+@pytest.mark.skipif("CUDAExecutionProvider" in get_available_providers(), reason="this onnxruntime may have a GPU")
+def test_the_check_of_a_gpu_machine_says_in_one_line_that_there_is_no_provider(tiny_eager: Path):
+    command = [sys.executable, str(BENCHMARKS / "cuda.py"), str(tiny_eager), "--in-process"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.strip().splitlines()
+    assert line.startswith("cuda.py: CUDAExecutionProvider is not in this onnxruntime")
 
 
 def test_a_folder_that_is_no_bundle_is_refused_in_one_line(tmp_path: Path):

@@ -18,12 +18,12 @@ def missing_builder() -> str | None:
     return None if importlib.util.find_spec(BUILDER) else "onnxruntime-genai is not installed"
 
 
-def build_genai(source: Path, out: Path, precision: str) -> None:
-    """The builder's folder for the CPU. Raises ExportError where the builder is missing or fails."""
+def build_genai(source: Path, out: Path, precision: str, execution: str = "cpu") -> None:
+    """The builder's folder for that execution provider. Raises ExportError where the builder is missing or fails."""
     if missing_builder():
         raise ExportError("the genai graphs need onnxruntime-genai: pip install 'qbpass[genai]'")
     with tempfile.TemporaryDirectory() as cache:
-        options = ["-m", str(source), "-o", str(out), "-p", precision, "-e", "cpu", "-c", cache]
+        options = ["-m", str(source), "-o", str(out), "-p", precision, "-e", execution, "-c", cache]
         command = [sys.executable, "-W", "ignore", "-m", f"{BUILDER}.models.builder", *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode:
