@@ -12,14 +12,15 @@ from qbpass.models.errors import BundleError
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.extents import ExtentRule, segment_extents
-from qbpass.rewrites.guard import PHASE_INPUT, SECOND_LAYOUT
-from qbpass.rewrites.head import LOGITS_FROM
+from qbpass.rewrites.guard import SECOND_LAYOUT
 from qbpass.rewrites.manifest import Interface
 from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.plan import HeadForm, RewritePlan
+from qbpass.runtime.addresses import elem_type, ort_device, raw_binders
 from qbpass.runtime.caches import Caches
 from qbpass.runtime.call_error import session_run
 from qbpass.runtime.element_types import logits_dtype
+from qbpass.runtime.feeds import Feeds
 from qbpass.runtime.phase_guard import PhaseGuard, Role, Stage
 from qbpass.runtime.placed_session import open_placed
 from qbpass.runtime.prefill import calls, target_prompt_rows
@@ -68,6 +69,8 @@ class BlockTarget:
         self._chained = chained
         self._buffers = Caches(interface.layers, segments, chained, max_queries, self._device, session)
         self._logits_dtype = logits_dtype(session, interface.logits)
+        self._logits_elem = elem_type(self._logits_dtype)
+        self._host, self._feeds = ort_device("cpu"), Feeds(interface, asked=head == "asked")
         self._rows = np.empty((max_queries, interface.vocab_size), self._logits_dtype)
         self._length = 0
 
@@ -195,6 +198,8 @@ class BlockTarget:
         self._length = 0
         self.guard.new_request()
         self._buffers.reserve(rows)
+        if self._feeds.rows < self._buffers.capacity:
+            self._feeds.reserve(self._buffers.capacity)
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
         """The prompt in the calls that the recipe asks for, native layout where the phase mask says so.
@@ -233,25 +238,17 @@ class BlockTarget:
 
     def _call(self, tokens: Sequence[int], ends: list[int], logits: np.ndarray) -> None:
         past, full = self._length, ends[-1]
-        names = self.interface
         active = layout_active(Phase(self.guard.value), self._phase_mask)
         session = self.session if active or self._native_session is None else self._native_session
         layout = (2 if self._raised else 1) if active else 0
         binding = self._buffers.binding(session, ends, len(tokens), layout)
-        feeds = {
-            names.input_ids: np.array([tokens], np.int64),
-            names.attention_mask: np.ones((1, full), np.int64),
-            names.position_ids: np.arange(past, full, dtype=np.int64)[None],
-        }
-        if self._head == "asked":
-            feeds[LOGITS_FROM] = np.array([len(tokens) - len(logits)], np.int64)
+        phase = None
         if self._native_session is None:
-            feeds[PHASE_INPUT] = np.array(self.guard.value + (self._raised if self.guard.value else 0), np.int64)
-        for name, array in feeds.items():
-            if name is not None:
-                binding.bind_cpu_input(name, array)
-        shape = (1, *logits.shape)
-        binding.bind_output(names.logits, "cpu", 0, logits.dtype, shape, logits.ctypes.data)
+            phase = self.guard.value + (self._raised if self.guard.value else 0)
+        self._feeds.bind(binding, tokens, past, len(tokens) - len(logits), phase)
+        _, bind_output = raw_binders(binding)
+        shape, address = (1, *logits.shape), logits.ctypes.data
+        bind_output(self.interface.logits, self._host, self._logits_elem, shape, address)
         session_run(session, binding)
         self._length = full
 

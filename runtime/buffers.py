@@ -9,6 +9,7 @@ import numpy as np
 
 from qbpass.rewrites.kv_cache import cache_name, segment_name, updated_name
 from qbpass.rewrites.manifest import CacheLayer
+from qbpass.runtime.addresses import elem_type, ort_device, raw_binders
 from qbpass.runtime.element_types import cache_dtypes
 
 #: Capacities are multiples of this many rows, so that a slightly longer request reuses the buffers.
@@ -40,7 +41,8 @@ class KVBuffers:
         dtypes = cache_dtypes(session)
         self._parts = [part for layer in layers for part in _parts(layer, segments, dtypes)]
         self._values: list[Any] = []
-        self._pointers: list[int] = []
+        self._bound: list[tuple[str, str, tuple[str, ...], int, int, int, int]] = []
+        self._device_of_ort = ort_device(device)
 
     def reserve(self, rows: int) -> None:
         """Room for `rows` positions. Growing throws the contents away: call it before a request starts."""
@@ -54,7 +56,11 @@ class KVBuffers:
             ort.OrtValue.ortvalue_from_shape_and_type((self.capacity, p.heads, p.width), p.dtype, self.device, 0)
             for p in self._parts
         ]
-        self._pointers = [value.data_ptr() for value in self._values]  # asked for once: a call binds every one of them
+        # What a call needs of each part, worked out once: a call binds every one of them.
+        self._bound = [
+            (p.source, p.target, p.segments, p.heads, p.width, elem_type(p.dtype), value.data_ptr())
+            for p, value in zip(self._parts, self._values, strict=True)
+        ]
 
     @property
     def values(self) -> list[Any]:
@@ -66,13 +72,14 @@ class KVBuffers:
         full = extents[-1]
         if full > self.capacity:
             raise ValueError(f"{full} rows asked of a cache of {self.capacity}")
-        device = self.device
-        for part, pointer in zip(self._parts, self._pointers, strict=True):
-            shape = (full, part.heads, part.width)
-            binding.bind_input(part.source, device, 0, part.dtype, shape, pointer)
-            binding.bind_output(part.target, device, 0, part.dtype, shape, pointer)
-            for name, extent in zip(part.segments, extents, strict=False):
-                binding.bind_input(name, device, 0, part.dtype, (extent, part.heads, part.width), pointer)
+        device = self._device_of_ort
+        bind_input, bind_output = raw_binders(binding)
+        for source, target, segments, heads, width, elem, pointer in self._bound:
+            shape = (full, heads, width)
+            bind_input(source, device, elem, shape, pointer)
+            bind_output(target, device, elem, shape, pointer)
+            for name, extent in zip(segments, extents, strict=False):
+                bind_input(name, device, elem, (extent, heads, width), pointer)
 
     def read(self, index: int, rows: int) -> np.ndarray:
         """A copy of the first `rows` rows of buffer `index` (layer 0 key, layer 0 value, layer 1 key, ...)."""

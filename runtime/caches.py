@@ -32,6 +32,9 @@ class Caches:
         self._shared = SharedCache(chained_parts(shared, links), device) if shared else None
         self._places = [(layer in shared, part) for layer in layers for part in range(2)]
         self.graphs: GraphCache[Any] = GraphCache()  # bindings over the shared buffers
+        # Session -> its binding where caches are bound by prefix: one, whose every name is bound anew in every call.
+        # Names that are there already cost half of what new ones do.
+        self._rebound: dict[Any, Any] = {}
 
     def reserve(self, rows: int) -> None:
         """Room for `rows` positions. Growing throws the contents away: call it before a request starts."""
@@ -55,8 +58,12 @@ class Caches:
         return self._bound(session, ends, rows, layout)
 
     def _bound(self, session: Any, ends: list[int], rows: int, layout: int) -> Any:
-        binding = session.io_binding()
-        if self._prefixed is not None:
+        if self._prefixed is None:
+            binding = session.io_binding()
+        else:
+            binding = self._rebound.get(session)
+            if binding is None:
+                binding = self._rebound[session] = session.io_binding()
             self._prefixed.bind(binding, ends)
         if self._shared is not None:
             self._shared.bind(binding, rows if layout else 1, _names(session))

@@ -5,6 +5,7 @@ Nothing here asks the phase guard or the engine. What was bound is read at the m
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,10 @@ class Bound:
 
     address: int
     shape: tuple[int, ...]
+
+    def scalar(self) -> int:
+        """The int64 that lies there now."""
+        return ctypes.c_int64.from_address(self.address).value
 
 
 @dataclass(frozen=True)
@@ -48,12 +53,12 @@ class ObservedSession:
         return ObservedBinding(self._session.io_binding())
 
     def run_with_iobinding(self, binding: ObservedBinding, *options: Any) -> None:
-        phase = binding.arrays.get(PHASE_INPUT)
+        phase = binding.memory.get(PHASE_INPUT)
         self._told(
             ObservedCall(
                 self._graph,
-                None if phase is None else int(phase) % SECOND_LAYOUT,
-                binding.arrays[self._token_ids].shape[-1],
+                None if phase is None else phase.scalar() % SECOND_LAYOUT,
+                binding.memory[self._token_ids].shape[-1],
                 dict(binding.memory),
             )
         )
@@ -64,15 +69,15 @@ class ObservedSession:
 
 
 class ObservedBinding:
-    """A binding that remembers what its inputs were bound to last."""
+    """A binding that remembers where its inputs lie, whichever way they are bound (runtime/addresses.py)."""
 
     def __init__(self, inner: Any):
         self.inner = inner
-        self.arrays: dict[str, np.ndarray] = {}
         self.memory: dict[str, Bound] = {}
+        self._iobinding = _ObservedAddresses(inner._iobinding, self.memory)
 
     def bind_cpu_input(self, name: str, array: np.ndarray) -> None:
-        self.arrays[name] = array
+        self.memory[name] = Bound(array.ctypes.data, array.shape)
         self.inner.bind_cpu_input(name, array)
 
     def bind_input(self, name: str, device: str, number: int, dtype: Any, shape: Any, address: int) -> None:
@@ -81,3 +86,13 @@ class ObservedBinding:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+class _ObservedAddresses:
+    def __init__(self, inner: Any, memory: dict[str, Bound]):
+        self._inner, self._memory = inner, memory
+        self.bind_output = inner.bind_output
+
+    def bind_input(self, name: str, device: Any, elem: int, shape: tuple[int, ...], address: int) -> None:
+        self._memory[name] = Bound(address, tuple(shape))
+        self._inner.bind_input(name, device, elem, shape, address)
