@@ -15,8 +15,8 @@ from qbpass.models.session import SessionSpec
 from qbpass.models.tokenizer import TextCodec
 from qbpass.rewrites.bundle import Bundle
 from qbpass.runtime.block_target import BlockTarget
+from qbpass.runtime.drafting.ngram import NgramDrafter
 from qbpass.runtime.engine import Engine, Request
-from qbpass.runtime.ngram import NgramDrafter
 from qbpass.runtime.sampling.grammar import Grammar, Vocabulary, compiled
 from qbpass.runtime.sampling.settings import Sampling
 from qbpass.runtime.serial_target import SerialTarget
