@@ -17,6 +17,7 @@ from qbpass.runtime.server.api_error import ApiError, unsupported
 _MAX_IDS = 2**20
 _FIELDS: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any], config=ConfigDict(hide_input_in_errors=True))
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+_Ids = Annotated[list[TokenId], Field(min_length=1, max_length=_MAX_IDS)]
 ShortText = Annotated[str, Field(max_length=200)]
 
 
@@ -111,12 +112,8 @@ class CompletionBody(GenerationBody):
         **GenerationBody.REFUSED, "best_of": (1,), "echo": (False,), "suffix": (),
     }  # fmt: skip
 
-    prompt: (
-        str
-        | Annotated[list[TokenId], Field(min_length=1, max_length=_MAX_IDS)]
-        | Annotated[list[str], Field(min_length=1, max_length=1)]
-        | Annotated[list[Annotated[list[TokenId], Field(min_length=1, max_length=_MAX_IDS)]], Field(max_length=1)]
-    )
+    # Lists of prompts are taken where they have one.
+    prompt: str | _Ids | Annotated[list[str] | list[_Ids], Field(min_length=1, max_length=1)]
 
     @property
     def text_or_ids(self) -> str | list[int]:

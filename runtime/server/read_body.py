@@ -19,7 +19,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     if kind != "application/json":
         raise ApiError(415, "send JSON: Content-Type: application/json", code="unsupported_media_type")
     declared = request.headers.get("content-length", "0")
-    if not declared.isascii() or not declared.isdigit() or int(declared[:19]) > limits.body_bytes:
+    if not declared.isdecimal() or len(declared) > 18 or int(declared) > limits.body_bytes:
         raise _too_large(limits)
     try:
         async with asyncio.timeout(limits.body_seconds):

@@ -76,7 +76,7 @@ class Teller(FakeTarget):
         return super().verify(tokens)
 
     def _next(self, tokens: Sequence[int]) -> int:
-        return self._story[min(len(tokens) - self._prompt, len(self._story) - 1)]
+        return self._story[min(max(len(tokens) - self._prompt, 0), len(self._story) - 1)]
 
 
 class Broken(Teller):
