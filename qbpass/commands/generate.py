@@ -141,7 +141,7 @@ def _token_ids(text: str) -> list[int]:
 
 def _writer(codec: TextCodec | None, stops: Stops, *, quiet: bool) -> Callable[[Sequence[int] | None], None]:
     """Shows tokens as they come (None: the end), as text, or as ids where there is no tokenizer."""
-    from qbpass.runtime.server.answer_text import AnswerText
+    from qbpass.runtime.answer_text import AnswerText
 
     stream = None if codec is None else AnswerText(codec.decode, stops)
 
@@ -218,7 +218,7 @@ def _result(endpoint: Endpoint, trace: Trace, clock: _Clock, codec: TextCodec | 
 
 
 def _text(codec: TextCodec, stops: Stops, tokens: Sequence[int]) -> str:
-    from qbpass.runtime.server.answer_text import AnswerText
+    from qbpass.runtime.answer_text import AnswerText
 
     text = AnswerText(codec.decode, stops)
     return text.push(tokens) + text.finish()

@@ -92,8 +92,8 @@ def finish_reason(done: Finished) -> str:
     return "stop" if done.endpoint.stop_reason in ("end_of_generation", "stop_string") else "length"
 
 
-def usage_of(done: Finished) -> Json:
-    """Tokens, and under "qbpass" what speculation did and why the answer ended."""
+def usage_of(done: Finished, seed: int | None) -> Json:
+    """Tokens, and under "qbpass" what speculation did, why the answer ended, and the seed it was drawn with."""
     endpoint, trace = done.endpoint, done.trace
     reason: StopReason | str = endpoint.stop_reason
     return {
@@ -106,6 +106,7 @@ def usage_of(done: Finished) -> Json:
             "accepted_tokens": trace.accepted,
             # Whoever cancels does not read this: of an answer that is read, time was up.
             "stop_reason": "time_limit" if reason == "cancelled" else reason,
+            "seed": seed,
         },
     }
 

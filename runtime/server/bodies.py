@@ -46,7 +46,7 @@ class GenerationBody(_Body):
     """What both endpoints take. top_k, min_p, repetition_penalty, min_tokens, ignore_eos, stop_token_ids
     and return_token_ids are vLLM's.
 
-    temperature: absent it is 0, greedy, as `qbpass generate` is. seed: absent, one is drawn where one is needed.
+    temperature: absent it is 0, greedy, as `qbpass generate` is. seed: absent, one is drawn, and told in the usage.
     """
 
     REFUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"n": (1,), "logprobs": (False,)}

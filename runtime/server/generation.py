@@ -14,8 +14,8 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
+from qbpass.runtime.answer_text import AnswerText
 from qbpass.runtime.engine import Request
-from qbpass.runtime.server.answer_text import AnswerText
 from qbpass.runtime.server.answers import ChatForm, CompletionForm, Form, finish_reason, usage_of
 from qbpass.runtime.server.api_error import ApiError, failed
 from qbpass.runtime.server.bodies import ChatBody, CompletionBody, GenerationBody
@@ -97,7 +97,7 @@ async def _whole(ticket: Ticket, form: Form, text: AnswerText, exchange: _Exchan
     assert isinstance(done, Finished)
     ids = done.endpoint.token_ids
     shown = text.push(ids) + text.finish()
-    await exchange.whole(form.whole(shown, ids if shows_ids else None, done, usage_of(done)))
+    await exchange.whole(form.whole(shown, ids if shows_ids else None, done, usage_of(done, ticket.seed)))
     return done
 
 
@@ -115,7 +115,7 @@ async def _stream(
     await _show(exchange, form, text.finish(), None)
     await exchange.event(form.closing(event))
     if shows_usage:
-        await exchange.event(form.usage(usage_of(event)))
+        await exchange.event(form.usage(usage_of(event, ticket.seed)))
     await exchange.end()
     return event
 

@@ -10,7 +10,7 @@ from qbpass.models.tokenizer import TextCodec
 from qbpass.runtime.engine import Request
 from qbpass.runtime.server.api_error import ApiError
 from qbpass.runtime.server.bodies import ChatBody, CompletionBody, GenerationBody
-from qbpass.runtime.server.choosing_of import choosing_of
+from qbpass.runtime.server.choosing_of import choosing_of, grammar_of
 from qbpass.runtime.server.limits import Limits
 from qbpass.runtime.stops import Stops
 
@@ -80,7 +80,8 @@ class Served:
         stop_ids = frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else self.stop_ids)
         try:
             stops = Stops(stop_ids, body.stop_strings, self.codec.decode, body.min_tokens or 0)
-            choosing = choosing_of(body, stop_ids)
+            grammar = grammar_of(body, self.codec, self.vocab_size, self.stop_ids)
+            choosing = choosing_of(body, stop_ids, grammar)
         except QbpassError as error:
             raise ApiError(400, str(error)) from error
         # The engine ends a request at the context's end by itself.

@@ -10,13 +10,15 @@ from starlette.types import Receive
 
 from qbpass.models.errors import PromptError
 from qbpass.runtime.engine import Request
+from qbpass.runtime.sampling.errors import GrammarError, SamplingError
 from qbpass.runtime.server.api_error import ApiError, failed, queue_timeout, shutting_down
+from qbpass.runtime.server.choosing_of import seed_of
 from qbpass.runtime.server.engine_pool import EnginePool
 from qbpass.runtime.server.job import Dropped, Ended, Failed, Finished, Job, Tokens
 from qbpass.runtime.server.limits import Limits
 
 #: What is wrong with a request, where a model may fail, too.
-_REQUESTS_FAULT = (PromptError,)
+_REQUESTS_FAULT = (PromptError, SamplingError, GrammarError)
 
 
 class ClientGone(Exception):
@@ -32,6 +34,11 @@ class Ticket:
         self._events: asyncio.Queue[Tokens | Ended | ClientGone] = asyncio.Queue()
         self.job = Job(request, self._tell, streams=streams, seconds=limits.generation_seconds)
         self._limits = limits
+
+    @property
+    def seed(self) -> int | None:
+        """The seed that gives the same answer again; None where nothing is drawn."""
+        return seed_of(self.job.request.choosing)
 
     async def __aenter__(self) -> Ticket:
         """Raises ApiError where the queue is full or the server is shutting down."""

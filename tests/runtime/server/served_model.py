@@ -102,6 +102,11 @@ def service_of(codec: TextCodec, *targets: Any, api_key: str | None = None, limi
 class Running:
     url: str
     service: Service
+    server: Server
+
+    def stop(self) -> None:
+        """As a signal does."""
+        self.server.should_exit = True
 
     def client(self, key: str = "none", **named: Any) -> openai.OpenAI:
         """The official client, without retries, so that a test sees every answer."""
@@ -112,13 +117,14 @@ class Running:
 def running(service: Service, api_key: str | None = None) -> Iterator[Running]:
     """The service on a real socket, in a thread."""
     listener = listening_socket("127.0.0.1", 0, api_key)
+    url = url_of(listener)
     ready = threading.Event()
     server = Server(service, listener, ready.set)
     thread = threading.Thread(target=server.run)
     thread.start()
     assert ready.wait(30)
     try:
-        yield Running(url_of(listener), service)
+        yield Running(url, service, server)
     finally:
         server.should_exit = True
         thread.join(30)

@@ -41,6 +41,7 @@ def test_a_completion_is_the_engines(client: openai.OpenAI, codec: TextCodec) ->
         "proposed_tokens": trace.proposed,
         "accepted_tokens": trace.accepted,
         "stop_reason": "end_of_generation",
+        "seed": None,
     }
     assert trace.accepted > 0
     assert answer.system_fingerprint == "qbpass-0"

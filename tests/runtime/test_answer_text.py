@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qbpass.runtime.server.answer_text import AnswerText
+from qbpass.runtime.answer_text import AnswerText
 from qbpass.runtime.stops import Stops
 
 
