@@ -48,6 +48,14 @@ class Bundle:
     def extents(self) -> ExtentRule:
         return ExtentRule(self.manifest.exact_extent_modulus, self.manifest.exact_extent_residues)
 
+    @property
+    def appends_in_place(self) -> bool:
+        """Whether every layer's operator was shown to append to one buffer: then the frozen graph and the rewritten one
+        can have the same.
+        """
+        chained = {chain.layer for chain in self.manifest.chains}
+        return chained == {pair.layer for pair in self.reference.contract.kv}
+
     def graph(self, name: str = "decoder.onnx") -> bytes:
         """A rewritten graph's bytes, checked against the manifest. Raises BundleError where they differ."""
         if name not in self.manifest.files:

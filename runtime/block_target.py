@@ -24,6 +24,7 @@ from qbpass.runtime.feeds import Feeds
 from qbpass.runtime.phase_guard import PhaseGuard, Role, Stage
 from qbpass.runtime.placed_session import open_placed
 from qbpass.runtime.prefill import calls, target_prompt_rows
+from qbpass.runtime.row_calls import RowCalls
 
 
 class BlockTarget:
@@ -49,15 +50,17 @@ class BlockTarget:
         chained: frozenset[int] = frozenset(),
         prefill_rows: int | None = None,
         second_layout: bool = False,
+        row_calls: RowCalls | None = None,
     ):
         """native_session: only where `session` is a straight-line graph of the active layout; calls in phases outside
         `phase_mask` run on it. chained: layers whose attention is a chain of operators, one a query (rewrites/chains/).
         prefill_rows: rows of the prompt a call (prefill.py); None for all of them in one. second_layout: of a graph
-        that holds two.
+        that holds two. row_calls: what evaluates a row alone, where every layer is chained.
         """
         self.session = session
         self._native_session, self._phase_mask = native_session, phase_mask
         self._head, self._prefill_rows = head, prefill_rows
+        self._row_calls = row_calls
         self._raised = SECOND_LAYOUT if second_layout else 0
         self.interface = interface
         self.vocab_size = interface.vocab_size
@@ -70,14 +73,14 @@ class BlockTarget:
         self._buffers = Caches(interface.layers, segments, chained, max_queries, self._device, session)
         self._logits_dtype = logits_dtype(session, interface.logits)
         self._logits_elem = elem_type(self._logits_dtype)
-        self._host, self._feeds = ort_device("cpu"), Feeds(interface, asked=head == "asked")
+        self._host, self._feeds = ort_device("cpu"), Feeds(interface)
         self._rows = np.empty((max_queries, interface.vocab_size), self._logits_dtype)
         self._length = 0
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle, spec: SessionSpec) -> BlockTarget:
+    def from_bundle(cls, bundle: Bundle, spec: SessionSpec, row_calls: RowCalls | None = None) -> BlockTarget:
         """The bundle's guarded graph in a session of its own, or its two straight-line graphs, which hold the weights
-        twice. Raises BundleError for a bundle of layout gs, which GSTarget runs.
+        twice. row_calls: see row_calls.py. Raises BundleError for a bundle of layout gs, which GSTarget runs.
         """
         if bundle.manifest.layout == "gs":
             raise BundleError(f"{bundle.folder} is of layout gs: open it with open_target")
@@ -97,6 +100,7 @@ class BlockTarget:
             head=bundle.manifest.head,
             chained=frozenset(chain.layer for chain in bundle.manifest.chains),
             prefill_rows=target_prompt_rows(bundle.manifest),
+            row_calls=row_calls,
         )
 
     @classmethod
@@ -151,7 +155,9 @@ class BlockTarget:
         return self._sharing(spec, guard, self._prefill_rows, second_layout=bool(self._raised))
 
     def watch(self, wrap: Callable[[Any, str], Any]) -> None:
-        """Put `wrap(session, graph)` in the place of each session, graph "guarded", or "active" and "native".
+        """Put `wrap(session, graph)` in the place of each session.
+
+        graph: "guarded", or "active" and "native"; "row" of the session for rows alone.
 
         Before the first call; targets that share the sessions are not touched.
         """
@@ -159,6 +165,8 @@ class BlockTarget:
         self.session = wrap(self.session, "active" if straight else "guarded")
         if straight:
             self._native_session = wrap(self._native_session, "native")
+        if self._row_calls is not None:
+            self._row_calls = RowCalls(wrap(self._row_calls.session, "row"), self.interface)
 
     def _sharing(
         self, spec: SessionSpec, guard: PhaseGuard, prefill_rows: int | None, *, second_layout: bool = False
@@ -178,6 +186,7 @@ class BlockTarget:
             chained=self._chained,
             prefill_rows=prefill_rows,
             second_layout=second_layout,
+            row_calls=self._row_calls,
         )
 
     @property
@@ -238,19 +247,31 @@ class BlockTarget:
 
     def _call(self, tokens: Sequence[int], ends: list[int], logits: np.ndarray) -> None:
         past, full = self._length, ends[-1]
-        active = layout_active(Phase(self.guard.value), self._phase_mask)
-        session = self.session if active or self._native_session is None else self._native_session
-        layout = (2 if self._raised else 1) if active else 0
-        binding = self._buffers.binding(session, ends, len(tokens), layout)
-        phase = None
-        if self._native_session is None:
-            phase = self.guard.value + (self._raised if self.guard.value else 0)
-        self._feeds.bind(binding, tokens, past, len(tokens) - len(logits), phase)
+        if self._row_calls is not None and len(tokens) == 1:
+            session, binding = self._row_calls.session, self._buffers.row_binding(self._row_calls, full)
+            self._feeds.bind(binding, tokens, past, None, None)
+        else:
+            session, binding = self._layout_binding(tokens, ends)
+            first = len(tokens) - len(logits) if self._head == "asked" else None
+            self._feeds.bind(binding, tokens, past, first, self._phase())
         _, bind_output = raw_binders(binding)
         shape, address = (1, *logits.shape), logits.ctypes.data
         bind_output(self.interface.logits, self._host, self._logits_elem, shape, address)
         session_run(session, binding)
         self._length = full
+
+    def _layout_binding(self, tokens: Sequence[int], ends: list[int]) -> tuple[Any, Any]:
+        """The rewritten graph's session for a call in this phase, and its binding with the caches in it."""
+        active = layout_active(Phase(self.guard.value), self._phase_mask)
+        session = self.session if active or self._native_session is None else self._native_session
+        layout = (2 if self._raised else 1) if active else 0
+        return session, self._buffers.binding(session, ends, len(tokens), layout)
+
+    def _phase(self) -> int | None:
+        """What the phase input gets; None where the graph has none."""
+        if self._native_session is not None:
+            return None
+        return self.guard.value + (self._raised if self.guard.value else 0)
 
 
 def _open(bundle: Bundle, graph: str, spec: SessionSpec) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from qbpass.rewrites.manifest import CacheLayer
 from qbpass.runtime.buffers import KVBuffers
 from qbpass.runtime.graph_cache import GraphCache, GraphKey
+from qbpass.runtime.row_calls import RowCalls
 from qbpass.runtime.shared_cache import SharedCache, chained_parts
 
 
@@ -56,6 +57,14 @@ class Caches:
             key = GraphKey(session, layout, rows, 0, self._shared.capacity)
             return self.graphs.get(key, lambda: self._bound(session, ends, rows, layout)).value
         return self._bound(session, ends, rows, layout)
+
+    def row_binding(self, rows: RowCalls, full: int) -> Any:
+        """The binding of a call of one row of the frozen graph, which reaches row `full` - 1. Every cache is shared."""
+        assert self._shared is not None
+        if full > self._shared.capacity:
+            raise ValueError(f"{full} rows asked of a cache of {self._shared.capacity}")
+        key, shared = GraphKey(rows.session, 0, 1, 0, self._shared.capacity), self._shared
+        return self.graphs.get(key, lambda: rows.binding(shared)).value
 
     def _bound(self, session: Any, ends: list[int], rows: int, layout: int) -> Any:
         if self._prefixed is None:

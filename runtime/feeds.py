@@ -18,10 +18,10 @@ from qbpass.runtime.addresses import INT64, ort_device, raw_binders
 
 
 class Feeds:
-    """One target's. asked: the graph takes LOGITS_FROM."""
+    """One target's, for every graph that it runs."""
 
-    def __init__(self, interface: Interface, *, asked: bool):
-        self._interface, self._asked = interface, asked
+    def __init__(self, interface: Interface):
+        self._interface = interface
         self._host = ort_device("cpu")
         self._ids = np.empty(0, np.int64)
         self._scalars = np.empty(2, np.int64)  # the phase, the first row asked for
@@ -34,8 +34,9 @@ class Feeds:
         self._ones, self._positions = np.ones(rows, np.int64), np.arange(rows, dtype=np.int64)
         self._ones_at, self._positions_at = self._ones.ctypes.data, self._positions.ctypes.data
 
-    def bind(self, binding: Any, tokens: Sequence[int], past: int, first: int, phase: int | None) -> None:
-        """Rows past .. past + len(tokens) - 1; first: the first of them whose logits are asked for.
+    def bind(self, binding: Any, tokens: Sequence[int], past: int, first: int | None, phase: int | None) -> None:
+        """Rows past .. past + len(tokens) - 1; first: the first of them whose logits are asked for, None for a
+        graph that is not asked.
 
         phase: None for a graph without a phase input. Bound until the next `bind` or `reserve` of this object.
         """
@@ -55,6 +56,6 @@ class Feeds:
         if phase is not None:
             self._scalars[0] = phase
             bind_input(PHASE_INPUT, host, INT64, (), self._scalars_at)
-        if self._asked:
+        if first is not None:
             self._scalars[1] = first
             bind_input(LOGITS_FROM, host, INT64, (1,), self._scalars_at + 8)

@@ -82,9 +82,8 @@ class SerialTarget:
     @classmethod
     def from_bundle(cls, bundle: Bundle, spec: SessionSpec) -> SerialTarget:
         """The bundle's reference, by its recipe. Its cache is shared where every layer was shown to append in place."""
-        shared = {chain.layer for chain in bundle.manifest.chains}
-        every = shared == {pair.layer for pair in bundle.reference.contract.kv}
-        return cls.from_frozen(bundle.reference, spec, share_cache=every, prefill=bundle.manifest.recipe.prefill)
+        prefill = bundle.manifest.recipe.prefill
+        return cls.from_frozen(bundle.reference, spec, share_cache=bundle.appends_in_place, prefill=prefill)
 
     @property
     def shares_cache(self) -> bool:

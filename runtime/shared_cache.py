@@ -6,7 +6,7 @@ lengths how much of the buffer is the past, and writes its rows behind that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,13 @@ class SharedCache:
                 pointer = chosen.data_ptr()
                 binding.bind_input(source, self.device, 0, part.dtype, shape, pointer)
                 binding.bind_output(target, self.device, 0, part.dtype, shape, pointer)
+
+    def bind_as(self, binding: Any, names: Sequence[tuple[str, str]]) -> None:
+        """Give the buffers, in their order, to these (input, output) of another graph. Holds as `bind` does."""
+        for part, value, (source, target) in zip(self.parts, self._values, names, strict=True):
+            shape, pointer = (1, part.heads, self.capacity, part.width), value.data_ptr()
+            binding.bind_input(source, self.device, 0, part.dtype, shape, pointer)
+            binding.bind_output(target, self.device, 0, part.dtype, shape, pointer)
 
     @property
     def values(self) -> list[Any]:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qbpass.commands.options import Draft, Json, OptionError, Provider, Threads, Width, checked_draft, session_spec
+from qbpass.commands.options import (
+    Draft,
+    Json,
+    Lean,
+    OptionError,
+    Provider,
+    Threads,
+    Width,
+    checked_draft,
+    session_spec,
+)
 from qbpass.commands.sampling_options import (
     Bias,
     FrequencyPenalty,
@@ -71,6 +81,7 @@ def generate(
     regex: Regex = None,
     provider: Provider = "cpu",
     threads: Threads = None,
+    lean: Lean = False,
     trace: Annotated[
         Path | None, typer.Option("--trace", metavar="FILE", help="Write what every round did to FILE, as JSON lines.")
     ] = None,
@@ -98,7 +109,7 @@ def generate(
     ends = opened.manifest.eos_token_ids
     stops = options.stops(ends, codec)
     sampling = options.sampling(ends, opened.manifest.interface.vocab_size, codec)
-    engine = Engine(open_target(opened, spec), NgramDrafter() if draft == "ngram" else None)
+    engine = Engine(open_target(opened, spec, lean=lean), NgramDrafter() if draft == "ngram" else None)
     request = Request(tuple(ids), max_new_tokens, k=k, choosing=sampling, stops=stops)
     clock = _Clock(_writer(codec, stops, quiet=str(json) == "-"))
     with nullcontext() if trace is None else trace.open("w", encoding="utf-8") as stream:

@@ -29,6 +29,15 @@ Json = Annotated[
 Draft = Annotated[
     str, typer.Option("--draft", metavar="none|ngram", help="Who proposes tokens: nobody, or the n-grams seen so far.")
 ]
+Lean = Annotated[
+    bool,
+    typer.Option(
+        "--lean",
+        help="One session for calls of any width. Bundles of fused operators that share their cache otherwise have a "
+        "second one, of the frozen graph, for rows alone: faster where little is drafted, and its packed weights take "
+        "about the model's size of memory once more.",
+    ),
+]
 Width = Annotated[int, typer.Option("-k", min=0, help="The most tokens proposed in a round.")]
 
 DRAFTERS = ("none", "ngram")

@@ -9,7 +9,7 @@ import typer
 
 from qbpass.arms_picture import write_picture
 from qbpass.arms_table import show_arms
-from qbpass.commands.options import Draft, Json, Provider, Threads, Width, checked_draft, session_spec
+from qbpass.commands.options import Draft, Json, Lean, Provider, Threads, Width, checked_draft, session_spec
 from qbpass.json_file import write_json
 from qbpass.screen import Steps
 
@@ -37,6 +37,7 @@ def qualify(
     raw: Annotated[bool, typer.Option("--raw", help="Plain text: no chat template.")] = False,
     provider: Provider = "cpu",
     threads: Threads = None,
+    lean: Lean = False,
     json: Json = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write the arms as a picture.")
@@ -62,6 +63,7 @@ def qualify(
         max_new_tokens=max_new_tokens,
         replay_rows=replay_rows,
         repeats=repeats,
+        lean=lean,
     )
     files = opened.reference.tokenizer_files
     read = read_prompts(prompts, TextCodec(files) if "tokenizer.json" in files else None, raw)

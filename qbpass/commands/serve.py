@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qbpass.commands.options import Draft, OptionError, Provider, Threads, Width, checked_draft, session_spec
+from qbpass.commands.options import Draft, Lean, OptionError, Provider, Threads, Width, checked_draft, session_spec
 from qbpass.screen import say
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def serve(
     k: Width = 3,
     provider: Provider = "cpu",
     threads: Threads = None,
+    lean: Lean = False,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="The most new tokens of a request.")] = 4096,
     max_body_mib: Annotated[
         int, typer.Option("--max-body-mib", min=1, max=256, help="The longest body of a request.")
@@ -103,7 +104,7 @@ def serve(
     # Before anything is loaded: the address may be taken.
     listener = listening_socket(host, port, api_key)
     recipe = check_recipe(opened, spec)
-    target = open_target(opened, spec)
+    target = open_target(opened, spec, lean=lean)
     targets = [target, *(target.twin(spec) for _ in range(engines - 1))]
     served = Served(
         name=model_name or opened.folder.resolve().name,

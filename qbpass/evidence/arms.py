@@ -39,7 +39,7 @@ def build_arms(
 
     Raises RewriteRefused where a layout is falsified here.
     """
-    targets = Targets(bundle, spec, progress)
+    targets = Targets(bundle, spec, progress, lean=options.lean)
     arms = []
     for name in options.arms:
         drafter: Drafter = NgramDrafter() if name.startswith("C_") and options.draft == "ngram" else NoDrafter()
@@ -55,7 +55,8 @@ class Targets:
     GS runs the reference itself, row by row.
     """
 
-    def __init__(self, bundle: Bundle, spec: SessionSpec, progress: Callable[[str], None]):
+    def __init__(self, bundle: Bundle, spec: SessionSpec, progress: Callable[[str], None], *, lean: bool = False):
+        self._lean = lean
         self._bundle, self._spec, self._progress = bundle, spec, progress
         self._own: BundleTarget | None = None
         self._made: dict[str, Target] = {}
@@ -85,7 +86,9 @@ class Targets:
     def _bundles_own(self) -> BundleTarget:
         if self._own is None:
             self._progress(f"loading {self._bundle.manifest.layout.upper()}")
-            self._own = open_target(self._bundle, self._spec)
+            serial = None if self._lean else self._made.get("R")
+            session = serial.session if isinstance(serial, SerialTarget) else None
+            self._own = open_target(self._bundle, self._spec, lean=self._lean, reference=session)
         return self._own
 
 

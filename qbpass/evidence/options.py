@@ -37,7 +37,10 @@ def default_arms(manifest: Manifest) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class QualifyOptions:
-    """replay_rows: serial rows of each prompt that the forced replay compares; 0 turns it off. repeats: timed runs."""
+    """replay_rows: serial rows of each prompt that the forced replay compares; 0 turns it off. repeats: timed runs.
+
+    lean: rows alone by the rewritten graph, too (runtime/row_calls.py).
+    """
 
     arms: tuple[str, ...] = DEFAULT_ARMS
     draft: str = "ngram"
@@ -45,6 +48,7 @@ class QualifyOptions:
     max_new_tokens: int = 128
     replay_rows: int = 16
     repeats: int = 1
+    lean: bool = False
 
     def __post_init__(self) -> None:
         unknown = [arm for arm in self.arms if arm not in ARMS]

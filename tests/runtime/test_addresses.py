@@ -64,11 +64,11 @@ def test_feeds_are_the_tokens_a_mask_of_ones_and_positions_that_count_up_from_th
     interface = Interface(
         input_ids="ids", attention_mask="mask", position_ids="at", logits="logits", vocab_size=9, layers=()
     )
-    session, feeds = echoing(interface), Feeds(interface, asked=False)
+    session, feeds = echoing(interface), Feeds(interface)
     feeds.reserve(16)
     binding = session.io_binding()
     for tokens, past in (([5, 6, 7, 8], 0), ([1], 4), ([2, 3], 14)):
-        feeds.bind(binding, tokens, past, 0, None)
+        feeds.bind(binding, tokens, past, None, None)
         for name in ("ids_out", "mask_out", "at_out"):
             binding.bind_output(name)
         session.run_with_iobinding(binding)
@@ -82,7 +82,7 @@ def test_feeds_are_not_bound_behind_their_memory() -> None:
     interface = Interface(
         input_ids="ids", attention_mask="mask", position_ids="at", logits="logits", vocab_size=9, layers=()
     )
-    feeds = Feeds(interface, asked=False)
+    feeds = Feeds(interface)
     feeds.reserve(4)
     with pytest.raises(ValueError, match="5 rows asked of feeds for 4"):
-        feeds.bind(echoing(interface).io_binding(), [1, 2], 3, 0, None)
+        feeds.bind(echoing(interface).io_binding(), [1, 2], 3, None, None)
