@@ -171,3 +171,13 @@ def test_long_requests_are_compared_and_memory_is_watched(tiny_bundle: Bundle, t
     assert [(entry["generated"], entry["equal"]) for entry in results["long"]] == [(40, True), (64, True)]
     assert results["many"]["requests"] == 20
     assert results["many"]["largest_change"] >= 0
+
+
+def test_sampled_outputs_are_compared_with_and_without_speculation_and_with_a_plain_loop(
+    tiny_bundle: Bundle, tmp_path: Path
+):
+    few = ["--seeds", "3", "--tokens", "12"]
+    results = run_script("sampling_equality.py", str(tiny_bundle.folder), *few, json_file=tmp_path / "results.json")
+    assert results["on_equals_off"] == results["plain_equals_off"] == results["outputs"] == 3 * 3 * 4
+    assert results["from_an_empty_cache"] == {"tried": 12, "equal": 12}
+    assert all(cell["accepted"] > 0 and cell["rejected"] > 0 for cell in results["cells"])
