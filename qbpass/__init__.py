@@ -20,6 +20,7 @@ _HOMES = {
     "Diagnostic": "qbpass.admission.report",
     "Endpoint": "qbpass.runtime.endpoint",
     "Engine": "qbpass.runtime.engine",
+    "HFProcessor": "qbpass.runtime.sampling.hf_processor",
     "NgramDrafter": "qbpass.runtime.drafting.ngram",
     "Phase": "qbpass.rewrites.phases",
     "QbpassError": "qbpass.models.errors",
@@ -29,6 +30,7 @@ _HOMES = {
     "Request": "qbpass.runtime.engine",
     "RewritePlan": "qbpass.rewrites.plan",
     "RewriteRefused": "qbpass.rewrites.planner",
+    "Sampling": "qbpass.runtime.sampling.settings",
     "SerialTarget": "qbpass.runtime.serial_target",
     "SessionSpec": "qbpass.models.session",
     "SuffixDrafter": "qbpass.runtime.drafting.suffix",
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
     from qbpass.runtime.endpoint import Endpoint
     from qbpass.runtime.engine import Engine, Request
     from qbpass.runtime.open_target import open_target
+    from qbpass.runtime.sampling.hf_processor import HFProcessor
+    from qbpass.runtime.sampling.settings import Sampling
     from qbpass.runtime.serial_target import SerialTarget
     from qbpass.runtime.trace import Trace
 
@@ -86,6 +90,7 @@ __all__ = [
     "Diagnostic",
     "Endpoint",
     "Engine",
+    "HFProcessor",
     "NgramDrafter",
     "Phase",
     "QbpassError",
@@ -95,6 +100,7 @@ __all__ = [
     "Request",
     "RewritePlan",
     "RewriteRefused",
+    "Sampling",
     "SerialTarget",
     "SessionSpec",
     "SuffixDrafter",

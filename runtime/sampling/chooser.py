@@ -68,10 +68,10 @@ class SamplingChooser:
 
     def choose(self, logits_V: np.ndarray) -> int:
         """Raises BadLogits for logits that are not numbers, SamplingError where no token may be chosen."""
+        _check(logits_V.max())  # before a processor is blamed
         scores = self._scores(logits_V)
-        top = scores.max()  # NaN where any score is
-        if np.isnan(top) or top == np.inf:
-            raise BadLogits("the model's logits are not finite numbers: check its weights, or export it in float32")
+        top = scores.max()
+        _check(top)  # a penalty may have made infinity of a very large number
         if top == -np.inf:
             raise SamplingError(
                 f"no token is allowed at position {len(self._prefix)}: grammar, bans and min_tokens leave none"
@@ -121,3 +121,9 @@ class SamplingChooser:
             return 0 if ids is None else int(ids[0])
         uniform = uniform_V(settings.seed, len(self._prefix), self._vocab_size)
         return race(weights, uniform) if ids is None else int(ids[race(weights, uniform[ids])])
+
+
+def _check(top: np.floating) -> None:
+    """top: the largest of all, which is NaN where any is."""
+    if not top < np.inf:
+        raise BadLogits("the model's logits are not finite numbers: check its weights, or export it in float32")

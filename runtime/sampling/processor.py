@@ -41,6 +41,6 @@ def applied(processor: Processor, prefix: np.ndarray, state: Any, scores_V: np.n
         raise ProcessorError(
             f"processor {name} returned {got}, not floats of shape {scores_V.shape}: return the scores"
         )
-    if np.isnan(scores).any():
-        raise ProcessorError(f"processor {name} returned NaN at position {len(prefix)}: return numbers or -inf")
+    if not scores.max() < np.inf:
+        raise ProcessorError(f"processor {name} returned NaN or inf at position {len(prefix)}: return numbers or -inf")
     return scores.astype(np.float32, copy=False)

@@ -238,7 +238,7 @@ def returns_nan() -> Any:
         (draws_from_the_global_generator, "answers two equal calls differently"),
         (returns_none, "returned NoneType, not scores of shape"),
         (returns_one_row_too_many, r"returned \(2, 31\), not scores of shape \(1, 31\)"),
-        (returns_nan, "returned NaN at position 2"),
+        (returns_nan, "returned NaN or inf at position 2"),
     ],
 )
 def test_a_processor_that_cannot_be_rolled_back_is_refused(make: Callable[[], Any], message: str) -> None:

@@ -103,7 +103,9 @@ def test_a_very_small_temperature_is_greedy_and_a_very_large_one_uniform(dtype: 
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("settings_", [Sampling(), Sampling(0, presence_penalty=1.0)])
+@pytest.mark.parametrize(
+    "settings_", [Sampling(), Sampling(0, presence_penalty=1.0), Sampling(0, processors=(Watermark(5),))]
+)
 def test_logits_that_are_not_finite_numbers_end_the_request(value: float, settings_: Sampling) -> None:
     row = np.zeros(5, np.float32)
     row[2] = value
@@ -134,7 +136,9 @@ def test_no_processor_lifts_a_ban() -> None:
     assert chooser.choose(np.array([0, 1, 5, 0], np.float32)) == 2
 
 
-@pytest.mark.parametrize("wrong", [None, [0.0] * 4, np.zeros(3), np.zeros(4, np.int64), np.full(4, np.nan)])
+@pytest.mark.parametrize(
+    "wrong", [None, [0.0] * 4, np.zeros(3), np.zeros(4, np.int64), np.full(4, np.nan), np.full(4, np.inf)]
+)
 def test_a_processor_that_returns_no_scores_is_an_error_with_its_name(wrong: Any) -> None:
     class Odd(Watermark):
         def apply(self, prefix: np.ndarray, state: Any, scores_V: np.ndarray) -> np.ndarray:
