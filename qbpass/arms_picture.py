@@ -29,7 +29,7 @@ def arms_svg(report: QualificationReport) -> str:
     fastest = max([arm.ratio_to_R or 0.0 for arm in report.arms.values()] + [1.0])
     rows = [_arm(index, name, arm, fastest) for index, (name, arm) in enumerate(report.arms.items())]
     width, height = COLUMNS[1] + BAR + 130, TOP + ROW * len(rows) + 24
-    title = f"{len(report.prompts)} prompts, {report.max_new_tokens} new tokens, draft {report.draft}, k = {report.k}"
+    title = f"{len(report.prompts)} prompts, {report.max_new_tokens} new tokens, draft {report.draft}, k <= {report.k}"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

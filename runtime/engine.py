@@ -22,13 +22,14 @@ from qbpass.runtime.transaction import State, Transaction
 class Request:
     """stop_ids: end-of-generation tokens, stops: everything that ends a request; give one of them.
 
-    k: the most tokens proposed in a round (the target's width bounds it, too). choosing: how tokens are picked.
+    k: the most tokens proposed in a round; None: what the target's width allows, which bounds it in any case.
+    choosing: how tokens are picked.
     """
 
     prompt: tuple[int, ...]
     max_new_tokens: int = 128
     stop_ids: frozenset[int] = frozenset()
-    k: int = 3
+    k: int | None = None
     choosing: Choosing = GREEDY
     stops: Stops = field(default_factory=Stops)
 

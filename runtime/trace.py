@@ -15,6 +15,8 @@ class Trace:
 
     prompt_tokens: int = 0
     rounds: int = 0
+    plain_rounds: int = 0  # those that verified no proposal
+    speculative_rounds: int = 0
     rows: int = 0
     rows_committed: int = 0
     rows_rolled_back: int = 0
@@ -32,6 +34,7 @@ class Trace:
         """Raises AssertionError where the counters contradict each other: a broken engine, never a user's mistake."""
         last = self.corrections + self.bonuses
         identities = {
+            "rounds = plain rounds + speculative rounds": self.rounds == self.plain_rounds + self.speculative_rounds,
             "drafted = proposed + withheld": self.drafted == self.proposed + self.withheld,
             "proposed = accepted + rejected + discarded": self.proposed
             == self.accepted + self.rejected + self.discarded,
@@ -56,6 +59,16 @@ class Trace:
     def acceptance(self) -> float | None:
         """Accepted share of the proposed tokens; None where nothing was proposed."""
         return self.accepted / self.proposed if self.proposed else None
+
+    @property
+    def proposed_per_round(self) -> float | None:
+        """The mean k."""
+        return self.proposed / self.rounds if self.rounds else None
+
+    @property
+    def plain_share(self) -> float | None:
+        """Share of the rounds that verified no proposal."""
+        return self.plain_rounds / self.rounds if self.rounds else None
 
     @property
     def tokens_per_round(self) -> float | None:

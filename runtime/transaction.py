@@ -49,14 +49,17 @@ class Transaction:
         *,
         limit: int,
         limit_reason: StopReason,
-        k: int,
+        k: int | None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        """limit: the most tokens to generate, `limit_reason` what reaching it is called. k: the most proposed at once.
+        """limit: the most tokens to generate, `limit_reason` what reaching it is called. k: the most proposed at once;
+        None: what the target's width allows, which bounds it in any case.
         clock: seconds; for the policy and the trace alone.
         """
         self.target, self.drafter, self.policy = target, drafter, policy
-        self.limit, self.limit_reason, self.k = limit, limit_reason, k
+        self.limit, self.limit_reason = limit, limit_reason
+        widest = target.max_queries - 1
+        self.k = widest if k is None else min(k, widest)
         self.trace = Trace()
         self.state = State.IDLE
         self.stop_reason: StopReason | None = None
@@ -90,7 +93,7 @@ class Transaction:
         self._move({State.PENDING}, State.PROPOSED)
         self._rows = self.target.length
         # The round commits one token more than it accepts, and no row may lie behind the limit.
-        room = max(min(self.k, self.target.max_queries - 1, self.limit - len(self.output) - 1), 0)
+        room = max(min(self.k, self.limit - len(self.output) - 1), 0)
         self._asked = min(self.policy.limit(room, self._rows), room) if room else 0
         self._proposal, self._drafted, self._draft_seconds = Proposal(), 0, 0.0
         if self._asked > 0:
@@ -157,6 +160,8 @@ class Transaction:
     def _observed(self, verdict: Verdict) -> Round:
         proposed, trace = len(self._proposal.tokens), self.trace
         trace.rounds += 1
+        trace.plain_rounds += not proposed
+        trace.speculative_rounds += proposed > 0
         trace.rows += 1 + proposed
         trace.rows_committed += len(verdict.tokens)
         trace.rows_rolled_back += 1 + proposed - len(verdict.tokens)

@@ -17,10 +17,12 @@ from qbpass.commands.options import (
     Json,
     Lean,
     OptionError,
+    Policy,
     Provider,
     Threads,
     Width,
     checked_draft,
+    checked_policy,
     session_spec,
 )
 from qbpass.commands.sampling_options import (
@@ -63,7 +65,8 @@ def generate(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Plain text: no chat template.")] = False,
     draft: Draft = "ngram",
-    k: Width = 3,
+    k: Width = None,
+    policy: Policy = "adaptive",
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Stop after this many tokens.")] = 128,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
@@ -89,12 +92,13 @@ def generate(
 ) -> None:
     """Continue a prompt with speculative decoding: the same tokens as serial decoding, byte for byte."""
     from qbpass.rewrites.bundle import check_recipe, open_bundle
-    from qbpass.runtime.drafting.ngram import NgramDrafter
+    from qbpass.runtime.drafting.named import LOOKED_UP, POLICIES
     from qbpass.runtime.engine import Engine, Request
     from qbpass.runtime.open_target import open_target
     from qbpass.runtime.trace_log import TraceLog
 
     checked_draft(draft)
+    checked_policy(policy)
     if (prompt is None) == (token_ids is None):
         raise OptionError("give the prompt either as text (-p) or as token ids (--token-ids)")
     spec = session_spec(provider, threads)
@@ -109,7 +113,8 @@ def generate(
     ends = opened.manifest.eos_token_ids
     stops = options.stops(ends, codec)
     sampling = options.sampling(ends, opened.manifest.interface.vocab_size, codec)
-    engine = Engine(open_target(opened, spec, lean=lean), NgramDrafter() if draft == "ngram" else None)
+    target = open_target(opened, spec, lean=lean)
+    engine = Engine(target, LOOKED_UP[draft](), POLICIES[policy](target.max_queries))
     request = Request(tuple(ids), max_new_tokens, k=k, choosing=sampling, stops=stops)
     clock = _Clock(_writer(codec, stops, quiet=str(json) == "-"))
     with nullcontext() if trace is None else trace.open("w", encoding="utf-8") as stream:

@@ -27,7 +27,24 @@ Json = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE (- for stdout).")
 ]
 Draft = Annotated[
-    str, typer.Option("--draft", metavar="none|ngram", help="Who proposes tokens: nobody, or the n-grams seen so far.")
+    str,
+    typer.Option(
+        "--draft",
+        metavar="none|ngram|suffix",
+        help="Who proposes tokens: nobody, the n-grams seen so far, or the longest suffix that was there before.",
+    ),
+]
+Width = Annotated[
+    int | None,
+    typer.Option("-k", min=0, help="The most tokens proposed in a round. [default: what the bundle's width allows]"),
+]
+Policy = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        metavar="adaptive|fixed",
+        help="How many tokens a round proposes: as many as pay by what is measured, down to none; or as many as fit.",
+    ),
 ]
 Lean = Annotated[
     bool,
@@ -38,9 +55,9 @@ Lean = Annotated[
         "about the model's size of memory once more.",
     ),
 ]
-Width = Annotated[int, typer.Option("-k", min=0, help="The most tokens proposed in a round.")]
 
-DRAFTERS = ("none", "ngram")
+DRAFTERS = ("none", "ngram", "suffix")
+POLICIES = ("adaptive", "fixed")
 
 
 class OptionError(QbpassError):
@@ -59,9 +76,12 @@ def session_spec(provider: str, threads: int | None) -> SessionSpec:
 
 def checked_draft(draft: str) -> str:
     """Raises OptionError for a drafter that this version does not have."""
-    if draft not in DRAFTERS:
-        raise OptionError(f"this version has no --draft {draft}: choose one of {', '.join(DRAFTERS)}")
-    return draft
+    return chosen("--draft", draft, DRAFTERS)
+
+
+def checked_policy(policy: str) -> str:
+    """Raises OptionError for a policy that this version does not have."""
+    return chosen("--policy", policy, POLICIES)
 
 
 def checked_prefill(prefill: str) -> str:

@@ -9,7 +9,18 @@ import typer
 
 from qbpass.arms_picture import write_picture
 from qbpass.arms_table import show_arms
-from qbpass.commands.options import Draft, Json, Lean, Provider, Threads, Width, checked_draft, session_spec
+from qbpass.commands.options import (
+    Draft,
+    Json,
+    Lean,
+    Policy,
+    Provider,
+    Threads,
+    Width,
+    checked_draft,
+    checked_policy,
+    session_spec,
+)
 from qbpass.json_file import write_json
 from qbpass.screen import Steps
 
@@ -28,7 +39,8 @@ def qualify(
         ),
     ] = None,
     draft: Draft = "ngram",
-    k: Width = 3,
+    k: Width = None,
+    policy: Policy = "adaptive",
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens of a prompt.")] = 128,
     replay_rows: Annotated[
         int, typer.Option("--replay-rows", min=0, help="Rows of a prompt whose logits the forced replay compares.")
@@ -60,6 +72,7 @@ def qualify(
         arms=tuple(name.strip() for name in named if name.strip()),
         draft=checked_draft(draft),
         k=k,
+        policy=checked_policy(policy),
         max_new_tokens=max_new_tokens,
         replay_rows=replay_rows,
         repeats=repeats,

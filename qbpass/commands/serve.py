@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qbpass.commands.options import Draft, Lean, OptionError, Provider, Threads, Width, checked_draft, session_spec
+from qbpass.commands.options import (
+    Draft,
+    Lean,
+    OptionError,
+    Policy,
+    Provider,
+    Threads,
+    Width,
+    checked_draft,
+    checked_policy,
+    session_spec,
+)
 from qbpass.screen import say
 
 if TYPE_CHECKING:
@@ -49,7 +60,8 @@ def serve(
         ),
     ] = 1,
     draft: Draft = "ngram",
-    k: Width = 3,
+    k: Width = None,
+    policy: Policy = "adaptive",
     provider: Provider = "cpu",
     threads: Threads = None,
     lean: Lean = False,
@@ -87,7 +99,7 @@ def serve(
 
     from qbpass.models.tokenizer import TextCodec
     from qbpass.rewrites.bundle import check_recipe, open_bundle
-    from qbpass.runtime.drafting.ngram import NgramDrafter
+    from qbpass.runtime.drafting.named import LOOKED_UP, POLICIES
     from qbpass.runtime.engine import Engine
     from qbpass.runtime.open_target import open_target
     from qbpass.runtime.server.app import Service
@@ -96,6 +108,7 @@ def serve(
     from qbpass.runtime.server.serving import Server, listening_socket, url_of
 
     checked_draft(draft)
+    checked_policy(policy)
     if api_key is not None and (not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key):
         raise OptionError("an API key is made of visible ASCII characters: give another one")
     spec = session_spec(provider, threads)
@@ -124,7 +137,8 @@ def serve(
             grace_seconds=grace_seconds,
         ),
     )
-    service = Service(served, [Engine(each, NgramDrafter() if draft == "ngram" else None) for each in targets], api_key)
+    made = [Engine(each, LOOKED_UP[draft](), POLICIES[policy](each.max_queries)) for each in targets]
+    service = Service(served, made, api_key)
     _log(logging.INFO if log_requests else logging.WARNING)
     Server(service, listener, lambda: say(f"serving {served.name} at {url_of(listener)}/v1")).run()
 

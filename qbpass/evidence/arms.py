@@ -11,8 +11,7 @@ from qbpass.rewrites.apply import rewrite_graph
 from qbpass.rewrites.bundle import Bundle, plan_for
 from qbpass.rewrites.plan import RewritePlan
 from qbpass.runtime.block_target import BlockTarget
-from qbpass.runtime.drafter import Drafter, NoDrafter
-from qbpass.runtime.drafting.ngram import NgramDrafter
+from qbpass.runtime.drafting.named import LOOKED_UP, POLICIES
 from qbpass.runtime.engine import Engine
 from qbpass.runtime.micro_batches import MicroBatchTarget
 from qbpass.runtime.open_target import BundleTarget, open_target
@@ -42,9 +41,12 @@ def build_arms(
     targets = Targets(bundle, spec, progress, lean=options.lean)
     arms = []
     for name in options.arms:
-        drafter: Drafter = NgramDrafter() if name.startswith("C_") and options.draft == "ngram" else NoDrafter()
         target = targets.of(name.removeprefix("M_").removeprefix("C_"))
-        arms.append(Arm(name, target, Engine(target, drafter), repaired=name[2:] in REPAIRED))
+        if name.startswith("C_"):
+            engine = Engine(target, LOOKED_UP[options.draft](), POLICIES[options.policy](target.max_queries))
+        else:
+            engine = Engine(target)
+        arms.append(Arm(name, target, engine, repaired=name[2:] in REPAIRED))
     return arms
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from qbpass.models.errors import PromptError
 from qbpass.rewrites.manifest import Manifest
+from qbpass.runtime.drafting.named import LOOKED_UP, POLICIES
 
 LAYOUT_NAMES = {
     "MQ": "the native graph: what others do",
@@ -37,14 +38,16 @@ def default_arms(manifest: Manifest) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class QualifyOptions:
-    """replay_rows: serial rows of each prompt that the forced replay compares; 0 turns it off. repeats: timed runs.
+    """k: the most tokens proposed in a round; None: what the target's width allows. policy: how many of them are.
 
+    replay_rows: serial rows of each prompt that the forced replay compares; 0 turns it off. repeats: timed runs.
     lean: rows alone by the rewritten graph, too (runtime/row_calls.py).
     """
 
     arms: tuple[str, ...] = DEFAULT_ARMS
     draft: str = "ngram"
-    k: int = 3
+    k: int | None = None
+    policy: str = "adaptive"
     max_new_tokens: int = 128
     replay_rows: int = 16
     repeats: int = 1
@@ -58,7 +61,8 @@ class QualifyOptions:
             raise PromptError("arm R is the reference every other arm is compared with: add it to --arms")
         if len(set(self.arms)) != len(self.arms):
             raise PromptError("an arm is named twice in --arms")
-        if self.draft not in ("ngram", "none"):
-            raise PromptError(f"this version has no draft {self.draft!r}: choose ngram or none")
-        if min(self.k, self.max_new_tokens, self.repeats) < 1 or self.replay_rows < 0:
+        for kind, name, known in (("draft", self.draft, LOOKED_UP), ("policy", self.policy, POLICIES)):
+            if name not in known:
+                raise PromptError(f"this version has no {kind} {name!r}: choose one of {', '.join(known)}")
+        if min(1 if self.k is None else self.k, self.max_new_tokens, self.repeats) < 1 or self.replay_rows < 0:
             raise PromptError("-k, --max-new-tokens and --repeats must be at least 1, --replay-rows at least 0")

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from qbpass.evidence.arms import Arm, build_arms
 from qbpass.evidence.fits import check_fit
@@ -20,6 +21,7 @@ from qbpass.evidence.report import (
     ArmReport,
     FirstDifference,
     FirstRowDifference,
+    PromptRatio,
     PromptReport,
     QualificationReport,
 )
@@ -28,6 +30,9 @@ from qbpass.rewrites.bundle import Bundle, check_recipe
 from qbpass.runtime.endpoint import Endpoint, first_difference
 from qbpass.runtime.engine import Request
 from qbpass.runtime.trace import Trace
+
+#: Enough for a policy to see what a call costs before anything is timed.
+WARM_UP_TOKENS = 16
 
 Progress = Callable[[str, int, int], None]
 
@@ -56,7 +61,7 @@ def qualify(
     ]
     for arm in arms:
         progress(f"warming up {arm.name}", 0, 1)
-        arm.engine.generate(Request(requests[0].prompt, 4, requests[0].stop_ids, options.k))
+        arm.engine.generate(Request(requests[0].prompt, WARM_UP_TOKENS, requests[0].stop_ids, options.k))
     runs: list[dict[str, Run]] = []
     replays = {arm.name: ReplayCount() for arm in arms if arm.name != "R"}
     for index, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
@@ -66,10 +71,12 @@ def qualify(
             tell("forced replay")
             _replay_prompt(arms, prompt, runs[-1]["R"][0], options.replay_rows, replays)
     progress("done", len(prompts), len(prompts))
+    widest = bundle.manifest.max_queries - 1
     return QualificationReport(
         recipe=recipe,
         draft=options.draft,
-        k=options.k,
+        policy=options.policy,
+        k=widest if options.k is None else min(options.k, widest),
         max_new_tokens=options.max_new_tokens,
         arms={arm.name: _arm_report(arm, prompts, runs, replays.get(arm.name, ReplayCount())) for arm in arms},
         prompts=tuple(_prompt_report(prompt, run) for prompt, run in zip(prompts, runs, strict=True)),
@@ -133,11 +140,30 @@ def _arm_report(arm: Arm, prompts: Sequence[Prompt], runs: Sequence[dict[str, Ru
             f"q={width} n%4={residue}": rows for (width, residue), rows in sorted(count.by_width_and_alignment.items())
         },
         seconds=seconds,
-        ratio_to_R=sum(run["R"][2] for run in runs) / seconds if equal == len(runs) else None,
+        **_speed(arm.name, prompts, runs, exact=equal == len(runs)),
         tokens_per_round=total.tokens_per_round,
         acceptance=total.acceptance,
+        mean_k=total.proposed_per_round,
+        undrafted_rounds=total.plain_share,
         repaired=arm.repaired,
     )
+
+
+def _speed(arm: str, prompts: Sequence[Prompt], runs: Sequence[dict[str, Run]], *, exact: bool) -> dict[str, Any]:
+    """The report's fields of ratios. An arm that is not the reference in every endpoint has none."""
+    if not exact:
+        return {"ratio_to_R": None, "geometric_mean": None, "worst_prompt": None, "geometric_mean_by_domain": {}}
+    ratios = [run["R"][2] / run[arm][2] for run in runs]
+    domains: dict[str, list[float]] = {}
+    for prompt, ratio in zip(prompts, ratios, strict=True):
+        domains.setdefault(prompt.domain, []).append(ratio)
+    worst = min(range(len(runs)), key=ratios.__getitem__)
+    return {
+        "ratio_to_R": sum(run["R"][2] for run in runs) / sum(run[arm][2] for run in runs),
+        "geometric_mean": statistics.geometric_mean(ratios),
+        "worst_prompt": PromptRatio(prompt=prompts[worst].id, ratio_to_R=ratios[worst]),
+        "geometric_mean_by_domain": {domain: statistics.geometric_mean(each) for domain, each in domains.items()},
+    }
 
 
 def _gap(reference: Endpoint, other: Endpoint) -> int | None:

@@ -26,8 +26,16 @@ class FirstRowDifference(_Frozen):
     max_abs_difference: float
 
 
+class PromptRatio(_Frozen):
+    prompt: str
+    ratio_to_R: float
+
+
 class ArmReport(_Frozen):
-    """ratio_to_R is seconds(R) / seconds(arm), None where not all endpoints are equal: such an arm has no speed."""
+    """ratio_to_R is seconds(R) / seconds(arm) of all prompts together, geometric_mean that of each prompt's own, over
+    all and by domain, worst_prompt the one with the lowest. All are None, or empty, where not all endpoints are equal:
+    such an arm has no speed. mean_k: tokens verified a round; undrafted_rounds: the share that verified none.
+    """
 
     endpoints: int
     equal: int
@@ -38,8 +46,13 @@ class ArmReport(_Frozen):
     rows_by_width_and_alignment: dict[str, int]  # "q=3 n%4=2" -> rows
     seconds: float
     ratio_to_R: float | None
+    geometric_mean: float | None
+    worst_prompt: PromptRatio | None
+    geometric_mean_by_domain: dict[str, float]
     tokens_per_round: float | None
     acceptance: float | None
+    mean_k: float | None
+    undrafted_rounds: float | None
     repaired: bool
 
     @property
@@ -63,7 +76,8 @@ class QualificationReport(_Frozen):
     schema_version: Literal[1] = 1
     recipe: Recipe
     draft: str
-    k: int
+    policy: str
+    k: int  # the most tokens proposed in a round
     max_new_tokens: int
     arms: dict[str, ArmReport]
     prompts: tuple[PromptReport, ...]

@@ -23,7 +23,7 @@ DEFAULT_COMPLETION_TOKENS = 16
 class Served:
     """name: the model's, as clients ask for it. fingerprint: of everything its answers depend on.
 
-    k: the most tokens proposed in a round. created: Unix seconds.
+    k: the most tokens proposed in a round; None: what the target's width allows. created: Unix seconds.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Served:
     context_length: int | None
     stop_ids: frozenset[int]
     fingerprint: str
-    k: int = 3
+    k: int | None = None
     limits: Limits = field(default_factory=Limits)
     created: int = field(default_factory=lambda: int(time.time()))
 

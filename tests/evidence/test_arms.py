@@ -31,7 +31,7 @@ def report(
         Prompt("a", "random", random_tokens(bundle, 37, 1)),
         Prompt("b", "random", random_tokens(bundle, 3, 2) * 4),
     ]
-    return qualify(bundle, prompts, QualifyOptions(arms=ALL, max_new_tokens=16, replay_rows=8), SPEC)
+    return qualify(bundle, prompts, QualifyOptions(arms=ALL, policy="fixed", max_new_tokens=16, replay_rows=8), SPEC)
 
 
 def test_every_repaired_arm_is_the_reference_and_no_native_one(report: QualificationReport) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -70,11 +71,12 @@ def test_the_reference_has_no_rows_to_compare_and_the_ratio_of_itself(report: Qu
 
 def test_the_report_is_json_of_this_shape(report: QualificationReport) -> None:
     written = json.loads(json.dumps(report.to_json()))
-    assert written.keys() == {"schema_version", "recipe", "draft", "k", "max_new_tokens", "arms", "prompts"}
+    assert written.keys() == {"schema_version", "recipe", "draft", "policy", "k", "max_new_tokens", "arms", "prompts"}
     assert written["schema_version"] == 1
     assert written["arms"]["C_QB"].keys() == {
         *("endpoints", "equal", "first_difference", "logit_rows", "logit_rows_equal", "first_row_difference"),
-        *("rows_by_width_and_alignment", "seconds", "ratio_to_R", "tokens_per_round", "acceptance", "repaired"),
+        *("rows_by_width_and_alignment", "seconds", "ratio_to_R", "geometric_mean", "worst_prompt"),
+        *("geometric_mean_by_domain", "tokens_per_round", "acceptance", "mean_k", "undrafted_rounds", "repaired"),
     }
     cells = {f"q={width} n%4={residue}" for width in (1, 2, 3, 4) for residue in range(4)}
     assert written["arms"]["C_QB"]["rows_by_width_and_alignment"].keys() == cells
@@ -148,6 +150,32 @@ def test_a_differing_row_is_enough_to_be_inexact(fake_arms: Arms) -> None:
     assert not report.exact
 
 
+def test_ratios_of_prompts_are_given_to_equal_arms_alone(fake_arms: Arms) -> None:
+    report = fake_arms(QualifyOptions(max_new_tokens=8, replay_rows=0), C_PQ=off_at(22))
+    right, wrong = report.arms["C_QB"], report.arms["C_PQ"]
+    ratios = {prompt.id: prompt.seconds["R"] / prompt.seconds["C_QB"] for prompt in report.prompts}
+    assert right.worst_prompt is not None
+    assert right.worst_prompt.ratio_to_R == ratios[right.worst_prompt.prompt] == min(ratios.values())
+    assert right.geometric_mean == pytest.approx(math.prod(ratios.values()) ** (1 / PROMPTS))
+    assert right.geometric_mean_by_domain == {"random": right.geometric_mean}
+    assert (wrong.geometric_mean, wrong.worst_prompt, wrong.geometric_mean_by_domain) == (None, None, {})
+
+
+def test_rounds_without_a_draft_are_a_share_of_all(fake_arms: Arms) -> None:
+    arms = fake_arms(QualifyOptions(max_new_tokens=8, replay_rows=0)).arms
+    assert (arms["R"].mean_k, arms["R"].undrafted_rounds) == (0.0, 1.0)
+    k, undrafted = arms["C_QB"].mean_k, arms["C_QB"].undrafted_rounds
+    assert k is not None
+    assert undrafted is not None
+    assert 0 < k <= 3 * (1 - undrafted)
+
+
+def test_k_is_what_the_bundles_width_allows_where_nothing_is_said(fake_arms: Arms) -> None:
+    assert fake_arms(QualifyOptions(max_new_tokens=2, replay_rows=0)).k == 3
+    assert fake_arms(QualifyOptions(max_new_tokens=2, replay_rows=0, k=9)).k == 3
+    assert fake_arms(QualifyOptions(max_new_tokens=2, replay_rows=0, k=1)).k == 1
+
+
 def test_a_native_arm_that_differs_does_not_spoil_the_verdict(fake_arms: Arms) -> None:
     report = fake_arms(QualifyOptions(max_new_tokens=8), C_MQ=off_at(22))
     assert not report.arms["C_MQ"].exact
@@ -155,11 +183,11 @@ def test_a_native_arm_that_differs_does_not_spoil_the_verdict(fake_arms: Arms) -
 
 
 def test_a_repeat_that_differs_is_not_hidden_by_the_others(fake_arms: Arms) -> None:
-    visits: list[int] = []
+    visits: list[int] = []  # one of 20 tokens while warming up
 
     def unstable(tokens: Sequence[int]) -> int:
         visits.append(len(tokens))
-        return (RIGHT(tokens) + (len(tokens) == 20 and visits.count(20) == 2)) % VOCABULARY
+        return (RIGHT(tokens) + (len(tokens) == 20 and visits.count(20) == 3)) % VOCABULARY
 
     options = QualifyOptions(arms=("R", "C_QB"), max_new_tokens=8, repeats=3, replay_rows=0)
     report = fake_arms(options, C_QB=unstable)

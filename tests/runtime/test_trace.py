@@ -12,6 +12,8 @@ from qbpass.runtime.trace import Trace
 HONEST = Trace(
     prompt_tokens=5,
     rounds=4,
+    plain_rounds=0,
+    speculative_rounds=4,
     rows=16,
     rows_committed=8,
     rows_rolled_back=8,
