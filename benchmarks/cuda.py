@@ -3,8 +3,8 @@
 Names the GPU and every version, then for each model (float32, float16, and onnxruntime-genai's fused form of a tiny
 one): freezes it on the provider, says where each node was placed, asks the probes, admits, compares TF32 off and on,
 rewrites it as QB and as PQ with the whole decoder tried against serial decoding, and runs each bundle: serial decoding
-twice, the KV cache's device, calls repeated as the capture of a CUDA graph repeats them, injected faults, and the arms
-R, C_MQ and the layout's own with endpoints, the forced replay's rows and ratios.
+twice, the KV cache's device, calls repeated as the capture of a CUDA graph repeats them, injected faults, CUDA graphs
+on and off, and the arms R, C_MQ and the layout's own with endpoints, the forced replay's rows and ratios.
 
 Each step runs in a process of its own; the check goes on behind one that fails, crashes or hangs, and says so. With
 --provider cpu every line but CUDA's own runs, on any machine.
@@ -131,7 +131,7 @@ def check_model(check: Check, name: str, path: str, work: Path) -> None:
         if written is None:
             continue
         bundle = {"bundle": written["bundle"], "layout": layout}
-        for step in ("serial again", "device cache", "repeated calls", "faults", "arms"):
+        for step in ("serial again", "device cache", "repeated calls", "faults", "graphs", "arms"):
             ask(step, **bundle)
 
 

@@ -36,6 +36,7 @@ class SessionSpec:
     provider: str = "cpu"  # a key of PROVIDERS
     threads: int = field(default_factory=lambda: min(os.cpu_count() or 1, 16))
     use_tf32: bool = False  # CUDA only: TF32 products are not fp32 products
+    capture: bool = False  # CUDA only: CUDA graphs, for a static graph alone (runtime/static_target.py)
 
     def provider_list(self) -> list[Any]:
         """What ONNX Runtime is given. Nothing is appended behind the provider asked for.
@@ -57,7 +58,8 @@ class SessionSpec:
 
     def _provider_options(self) -> dict[str, str]:
         if self.provider == "cuda":
-            return {"use_tf32": "1" if self.use_tf32 else "0"}
+            captured = {"enable_cuda_graph": "1"} if self.capture else {}
+            return {"use_tf32": "1" if self.use_tf32 else "0", **captured}
         if self.provider == "openvino":  # its threads are its own: intra_op_num_threads does not reach them
             return {"device_type": "CPU", "num_of_threads": str(self.threads)}
         return {}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
@@ -38,6 +39,13 @@ from qbpass.rewrites.tags import tag_nodes
 #: guarded: both layouts behind the phase guard. active, native: one layout, straight-line, no phase input.
 Emission = Literal["guarded", "active", "native"]
 
+#: The active layout with the past as an input, beside a cache that is bound further than the call reads
+#: (static_graph.py). In no bundle.
+Static = Literal["static"]
+
+#: Graph input of a static graph, (1,) int64: rows of the cache before this call.
+PAST_INPUT = "qbpass.past"
+
 Part = Literal["key", "value"]
 
 Emitter = Callable[[NodeBuilder, SiteContext], Any]
@@ -51,7 +59,7 @@ def emitters(site: AttentionSite, layout: str) -> tuple[Emitter, Emitter]:
 
 
 def rewrite_graph(
-    frozen: Decoder, plan: RewritePlan, emission: Emission = "guarded", beside: RewritePlan | None = None
+    frozen: Decoder, plan: RewritePlan, emission: Emission | Static = "guarded", beside: RewritePlan | None = None
 ) -> onnx.ModelProto:
     """The rewritten model, its external weights named as the frozen graph names them.
 
@@ -73,7 +81,7 @@ def rewrite_graph(
     graph.cleanup().toposort()
     model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
     model.ir_version = max(frozen.model.ir_version, 10)  # node metadata came with IR 10
-    tag_nodes(model, plan, emission)
+    tag_nodes(model, plan, "active" if emission == "static" else emission)
     return model
 
 
@@ -81,7 +89,12 @@ class _Rewriter:
     """One run over one graph; every change to it is made here."""
 
     def __init__(
-        self, graph: gs.Graph, frozen: Decoder, plan: RewritePlan, emission: Emission, beside: RewritePlan | None
+        self,
+        graph: gs.Graph,
+        frozen: Decoder,
+        plan: RewritePlan,
+        emission: Emission | Static,
+        beside: RewritePlan | None,
     ):
         self.graph = graph
         self.contract = frozen.contract
@@ -91,22 +104,26 @@ class _Rewriter:
         self.tensors = graph.tensors()
         self.producers = {output.name: node for node in graph.nodes for output in node.outputs}
         self.shared = NodeBuilder("qbpass/call")
+        static = emission == "static"
+        self.segments = 1 if static else plan.segments
+        self.past = gs.Variable(PAST_INPUT, dtype=np.int64, shape=[1]) if static and plan.sites else None
 
     def run(self) -> None:
-        caches = {e.site.layer: declare_cache(e.site, self.plan.segments, e.form.clip) for e in self.plan.sites}
+        caches = {e.site.layer: declare_cache(e.site, self.segments, e.form.clip) for e in self.plan.sites}
         self._check_every_pair_is_planned({*caches, *(chain.site.layer for chain in self.plan.chains)})
         phase = declare_phase()
         condition, second = self._conditions(phase)
         if caches:
             first = caches[min(caches)]
-            dims = emit_call_dims(self.shared, self.tensors[self.contract.input_ids], first.key_in, first.segments_in)
+            token_ids = self.tensors[self.contract.input_ids]
+            dims = emit_call_dims(self.shared, token_ids, first.key_in, first.segments_in, self.past)
             for entry in self.plan.sites:
                 self._rewrite_site(entry, caches[entry.site.layer], dims, condition, second)
         links = self._chain_fused(condition)
         if self.emission != "native":
             repairs, width, token_ids = self.plan.repairs, self.plan.max_queries, self.tensors[self.contract.input_ids]
             emit_repairs(self.shared, repairs, width, self.producers, self.tensors, (token_ids, 1), condition)
-        if self.plan.head == "asked":
+        if self.plan.head == "asked" and self.emission != "static":
             emit_logits_from(self.shared, self.graph, self.contract.logits)
         self.graph.nodes.extend(self.shared.nodes)
         self._replace_interface(caches, links, phase if condition is not None else None)
@@ -123,7 +140,7 @@ class _Rewriter:
         """Every fused site as a chain; the caches of all links."""
         if not self.plan.chains:
             return []
-        active = condition if self.emission == "guarded" else self.emission == "active"
+        active = condition if self.emission == "guarded" else self.emission != "native"
         links = emit_links(self.shared, self.tensors[self.contract.input_ids], active, self.plan.max_queries)
         caches = []
         for entry in self.plan.chains:
@@ -206,8 +223,9 @@ class _Rewriter:
                 builder, condition, lambda b: active(b, context), lambda b: native(b, context), self.graph
             )
         else:
-            part = NodeBuilder(f"{builder.scope}/{self.emission}", constants=builder.constants)
-            result = (active if self.emission == "active" else native)(part, context)
+            kind = "native" if self.emission == "native" else "active"
+            part = NodeBuilder(f"{builder.scope}/{kind}", constants=builder.constants)
+            result = (native if kind == "native" else active)(part, context)
             builder.nodes.extend(part.nodes)
             node = gs.Node("Identity", f"{builder.scope}/output", inputs=[result])
         for name in context.site.nodes.all():  # the copies are emitted: the originals go
@@ -251,9 +269,11 @@ class _Rewriter:
             self.graph.outputs += link.outputs
         if phase is not None:
             self.graph.inputs.append(phase)
+        if self.past is not None:
+            self.graph.inputs.append(self.past)
 
 
-def _checked_beside(plan: RewritePlan, beside: RewritePlan | None, emission: Emission) -> RewritePlan | None:
+def _checked_beside(plan: RewritePlan, beside: RewritePlan | None, emission: str) -> RewritePlan | None:
     """Raises ContractError for a second layout that can't share what is not attention."""
     if beside is None:
         return None

@@ -64,16 +64,22 @@ class CallDims:
         return self._row_masks[mask.name]
 
 
-def emit_call_dims(builder: NodeBuilder, token_ids: Any, cache_key: Any, segment_values: list[Any]) -> CallDims:
+def emit_call_dims(
+    builder: NodeBuilder, token_ids: Any, cache_key: Any, segment_values: list[Any], given_past: Any = None
+) -> CallDims:
     """Nodes that read the lengths off the call's own inputs: `cache_key` (n, Hkv, d), `token_ids` (1, q).
 
-    segment_values: the value prefixes (n_s, Hkv, d) of all segments but the last, in order.
+    segment_values: the value prefixes (n_s, Hkv, d) of all segments but the last, in order. given_past: (1,) int64
+    where it is an input: then the call writes behind that many rows, and n is only what is bound of the cache.
     """
     n = _dim(builder, cache_key, 0, "n")
     q = _dim(builder, token_ids, 1, "q")
     past = builder.node("Sub", [n, q], "past", dtype="int64")
+    first, end = past, n
+    if given_past is not None:
+        first, end = given_past, builder.node("Add", [given_past, q], "end", dtype="int64")
     scalars = [
-        builder.node("Squeeze", [t, builder.ints(0)], name, dtype="int64") for t, name in ((past, "lo"), (n, "hi"))
+        builder.node("Squeeze", [t, builder.ints(0)], name, dtype="int64") for t, name in ((first, "lo"), (end, "hi"))
     ]
     positions = builder.node("Range", [*scalars, builder.scalar(1)], "positions", dtype="int64")
     slots = builder.node("Unsqueeze", [positions, builder.ints(1)], "slots", dtype="int64")

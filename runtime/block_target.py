@@ -194,14 +194,8 @@ class BlockTarget:
         return self._length
 
     @property
-    def capacity(self) -> int:
-        """Rows that the cache has room for."""
-        return self._buffers.capacity
-
-    @property
-    def cache_values(self) -> list[Any]:
-        """The cache's buffers, as ONNX Runtime's values."""
-        return self._buffers.values
+    def caches(self) -> Caches:
+        return self._buffers
 
     def start(self, rows: int) -> None:
         self._length = 0
@@ -234,6 +228,10 @@ class BlockTarget:
         if not 0 <= length <= self._length:
             raise ValueError(f"can't roll back from {self._length} to {length}")
         self._length = length
+
+    def advance(self, rows: int) -> None:
+        """Rows that another graph wrote behind the committed ones are committed, too (static_target.py)."""
+        self._length += rows
 
     def cached(self, index: int) -> np.ndarray:
         """A copy of the committed rows of one buffer, (length, Hkv, d): layer 0 key, layer 0 value, layer 1 key, ..."""

@@ -81,6 +81,16 @@ class KVBuffers:
             for name, extent in zip(segments, extents, strict=False):
                 bind_input(name, device, elem, (extent, heads, width), pointer)
 
+    def bind_whole(self, binding: Any, rows: int) -> None:
+        """Bind rows [0, rows) as cache in and out, for a graph that takes no segments."""
+        if rows > self.capacity:
+            raise ValueError(f"{rows} rows asked of a cache of {self.capacity}")
+        device = self._device_of_ort
+        bind_input, bind_output = raw_binders(binding)
+        for source, target, _, heads, width, elem, pointer in self._bound:
+            bind_input(source, device, elem, (rows, heads, width), pointer)
+            bind_output(target, device, elem, (rows, heads, width), pointer)
+
     def read(self, index: int, rows: int) -> np.ndarray:
         """A copy of the first `rows` rows of buffer `index` (layer 0 key, layer 0 value, layer 1 key, ...)."""
         copy: np.ndarray = self._values[index].numpy()[:rows].copy()

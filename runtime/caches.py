@@ -78,6 +78,13 @@ class Caches:
             self._shared.bind(binding, rows if layout else 1, _names(session))
         return binding
 
+    def bind_static(self, binding: Any, session: Any, extent: int, rows: int) -> None:
+        """For a static graph of the layout: rows [0, extent) of what is bound by prefix, a link for each of `rows`."""
+        if self._prefixed is not None:
+            self._prefixed.bind_whole(binding, extent)
+        if self._shared is not None:
+            self._shared.bind(binding, rows, _names(session))
+
     def read(self, index: int, rows: int) -> np.ndarray:
         """A copy of the first `rows` rows, (rows, Hkv, d), of layer 0's key, layer 0's value, layer 1's key, ..."""
         shared = self._places[index][0]

@@ -12,9 +12,9 @@ class CallError(QbpassError):
     """ONNX Runtime failed while running a graph that it had loaded."""
 
 
-def session_run(session: Any, binding: Any) -> None:
-    """Run a bound call. Raises CallError with ONNX Runtime's own words."""
+def session_run(session: Any, binding: Any, *options: Any) -> None:
+    """Run a bound call, with these run options if any. Raises CallError with ONNX Runtime's own words."""
     try:
-        session.run_with_iobinding(binding)
+        session.run_with_iobinding(binding, *options)
     except Exception as error:  # ONNX Runtime raises a family of private types
         raise CallError(f"ONNX Runtime failed in a call: {one_line(error)}") from error

@@ -51,8 +51,9 @@ class Kept(Generic[Value]):
 class GraphCache(Generic[Value]):
     """The least recently used goes where there are more than `most`: prompts have as many widths as lengths."""
 
-    def __init__(self, most: int = 64):
-        self.most = most
+    def __init__(self, most: int = 64, dropped: Callable[[int], object] = lambda graph_id: None):
+        """dropped: told the id of what is kept no longer."""
+        self.most, self._dropped = most, dropped
         self.made = 0
         self.reused = 0
         self._kept: OrderedDict[GraphKey, Kept[Value]] = OrderedDict()
@@ -68,12 +69,13 @@ class GraphCache(Generic[Value]):
         self.made += 1
         self._kept[key] = kept
         if len(self._kept) > self.most:
-            self._kept.popitem(last=False)
+            self._dropped(self._kept.popitem(last=False)[1].graph_id)
         return kept
 
     def clear(self) -> None:
         """Where memory that was bound is given back."""
-        self._kept.clear()
+        while self._kept:
+            self._dropped(self._kept.popitem()[1].graph_id)
 
     def __len__(self) -> int:
         return len(self._kept)

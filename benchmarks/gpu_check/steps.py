@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -33,9 +33,12 @@ from qbpass.probing import probe_model
 from qbpass.rewrites.bundle import Bundle, open_bundle
 from qbpass.rewrites.bundle_writer import write_bundle
 from qbpass.runtime.block_target import BlockTarget
+from qbpass.runtime.layout_cost import interleaved
 from qbpass.runtime.open_target import open_target
 from qbpass.runtime.placed_session import stray_nodes
 from qbpass.runtime.serial_target import SerialTarget
+from qbpass.runtime.static_trial import open_static
+from qbpass.runtime.target import Target
 from qbpass.runtime.whole_trial import whole_trial
 from qbpass.screen import Steps
 
@@ -98,10 +101,10 @@ def device_cache(question: Mapping[str, Any]) -> dict[str, Any]:
     target, spec = _block_target(question)
     target.start(32)
     target.prefill(range(1, 17))
-    names = sorted({value.device_name().lower() for value in target.cache_values})
+    names = sorted({value.device_name().lower() for value in target.caches.values})
     if names != [spec.provider]:
         raise Unequal(f"the KV cache lies on {', '.join(names)}", {"devices": names})
-    return {"devices": names, "buffers": len(target.cache_values)}
+    return {"devices": names, "buffers": len(target.caches.values)}
 
 
 def repeated(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,6 +127,40 @@ def repeated(question: Mapping[str, Any]) -> dict[str, Any]:
         if len(seen) != 1:
             raise Unequal(f"a call of {width} row(s), repeated, gives {len(seen)} results", {"width": width})
     return {"calls": calls}
+
+
+def graphs(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Verification as a static graph, under CUDA graphs where the provider is CUDA: tried against serial decoding, then
+    timed beside the calls it stands for. Refused with its witness where buckets of keys change a bit.
+    """
+    target, spec = _block_target(question)
+    static, trial = open_static(open_bundle(Path(question["bundle"])), spec, target.sibling(spec))
+    random = np.random.default_rng(0)
+    past = min(192, (target.context_length or 400) // 2)
+    tokens = random.integers(0, target.vocab_size, past + target.max_queries).tolist()
+    calls: dict[str, Callable[[], None]] = {}
+    for name, each in (("plain", target), ("static", static)):
+        each.start(len(tokens))
+        each.prefill(tokens[:past])
+        for width in range(1, target.max_queries + 1):
+            calls[f"{name} q={width}"] = partial(_once, each, tokens[past : past + width], past)
+    seconds = interleaved(calls)
+    return {
+        "trial": trial,
+        "captured": static.captures,
+        "graphs_made": static.graphs.made,
+        "graphs_reused": static.graphs.reused,
+        "ms": {name: 1000 * taken for name, taken in seconds.items()},
+        "ratio_to_plain": {
+            f"q={width}": seconds[f"static q={width}"] / seconds[f"plain q={width}"]
+            for width in range(1, target.max_queries + 1)
+        },
+    }
+
+
+def _once(target: Target, tokens: list[int], past: int) -> None:
+    target.verify(tokens)
+    target.rollback(past)
 
 
 def arms(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,5 +257,6 @@ STEPS: dict[str, Step] = {
     "device cache": device_cache,
     "repeated calls": repeated,
     "faults": faults,
+    "graphs": graphs,
     "arms": arms,
 }

@@ -73,6 +73,10 @@ def summary(outcome: Outcome) -> str:
         ),
         "rewrite": lambda: found["plan"][0],
         "device cache": lambda: f"{found['buffers']} buffers on {', '.join(found['devices'])}",
+        "graphs": lambda: (
+            f"{found['trial']['rows']} rows equal, {'captured' if found['captured'] else 'not captured'}, call times "
+            + ", ".join(f"{ratio:.2f}" for ratio in found["ratio_to_plain"].values())
+        ),
         "faults": lambda: f"{found['faults_found']} of {found['faults_injected']} found",
     }.get(outcome.step)
     return short() if short is not None and found else ""

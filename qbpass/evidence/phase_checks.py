@@ -240,7 +240,7 @@ class _Watched:
             bound = call.memory.get(name)
             if bound is None:  # a straight-line graph of the native layout has one link
                 continue
-            rows = self.target.capacity if link < links else 1
+            rows = self.target.caches.capacity if link < links else 1
             if bound.shape[2] != rows or (bound.address == first.address) != (link < links):
                 yield "memory", f"{name} is bound at {bound.shape[2]} rows, not {rows}, or elsewhere"
 

@@ -45,8 +45,9 @@ def test_graph_ids_are_never_given_twice_whichever_cache_they_are_of() -> None:
     assert min(ids) > 0
 
 
-def test_a_full_cache_loses_what_was_used_longest_ago() -> None:
-    cache: GraphCache[int] = GraphCache(most=2)
+def test_a_full_cache_loses_what_was_used_longest_ago_and_says_so() -> None:
+    dropped: list[int] = []
+    cache: GraphCache[int] = GraphCache(most=2, dropped=dropped.append)
     for width in (1, 2, 1, 3):
         cache.get(replace(KEY, width=width), lambda: 0)
     assert len(cache) == 2
@@ -54,6 +55,9 @@ def test_a_full_cache_loses_what_was_used_longest_ago() -> None:
     assert cache.made == 3
     cache.get(replace(KEY, width=2), lambda: 0)
     assert cache.made == 4
+    assert len(dropped) == len(set(dropped)) == 2
+    cache.clear()
+    assert len(set(dropped)) == 4
 
 
 def test_what_fails_while_it_is_made_is_not_kept() -> None:
