@@ -10,7 +10,8 @@ on equal copies that differ, which is tried in a request's first calls. That fal
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -73,7 +74,8 @@ class HFProcessor:
 
         ids = torch.tensor(np.array(prefix, np.int64)[None])
         before = _out_of_reach(processor)
-        scores = processor(ids, torch.tensor(scores_V[None]))
+        with _one_thread(torch):
+            scores = processor(ids, torch.tensor(scores_V[None]))
         if not np.array_equal(ids.numpy(), np.asarray(prefix)[None]):
             raise ProcessorError(f"processor {self._name} changed the tokens it was given: let it change a copy")
         after = _out_of_reach(processor)
@@ -97,6 +99,17 @@ class HFProcessor:
                 f"processor {self._name} can't be copied ({one_line(error, 120)}), and what it keeps can't be rolled "
                 "back: give it a __deepcopy__"
             ) from error
+
+
+@contextmanager
+def _one_thread(torch: Any) -> Iterator[None]:
+    """A row of scores is little work, and torch's other threads would wait for it beside ONNX Runtime's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _out_of_reach(processor: Any) -> dict[str, Any]:
