@@ -105,8 +105,12 @@ def test_the_check_of_a_gpu_machine_rehearses_every_step_on_the_cpu(tiny_eager: 
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["verified_on_a_gpu"] is False
     steps = results["steps"]
-    assert {step["status"] for step in steps} == {"ok"}
-    of_a_bundle = ["rewrite", "serial again", "device cache", "repeated calls", "faults", "arms"]
+    # Sums over a bucket's masked keys are other sums here, and PQ slices: refused, with what was seen.
+    assert {step["status"] for step in steps if step["step"] != "graphs"} == {"ok"}
+    graphs = [step for step in steps if step["step"] == "graphs"]
+    assert [step["status"] for step in graphs] == ["refused", "refused"]
+    assert graphs[0]["found"]["trials"][0]["witness"]["max_abs_difference"] > 0
+    of_a_bundle = ["rewrite", "serial again", "device cache", "repeated calls", "faults", "graphs", "arms"]
     of_a_model = ["placement", "admission", "tf32"]
     assert [step["step"] for step in steps] == ["machine", "session", "export", *of_a_model, *of_a_bundle, *of_a_bundle]
     for step in steps:
