@@ -185,3 +185,15 @@ def test_sampled_outputs_are_compared_with_and_without_speculation_and_with_a_pl
     assert results["on_equals_off"] == results["plain_equals_off"] == results["outputs"] == 3 * 3 * 4
     assert results["from_an_empty_cache"] == {"tried": 12, "equal": 12}
     assert all(cell["accepted"] > 0 and cell["rejected"] > 0 for cell in results["cells"])
+
+
+def test_drafters_are_replayed_over_a_record_and_the_record_can_be_read_again(tiny_bundle: Bundle, tmp_path: Path):
+    few = ["--tokens", "24", "--rounds", "1", "--past", "8,16", "--recorded", str(tmp_path / "r.jsonl")]
+    results = run_script("drafting.py", str(tiny_bundle.folder), *few, json_file=tmp_path / "results.json")
+    policies = ("fixed k=1", "fixed k=3", "adaptive")
+    assert list(results["arms"]) == [f"{drafter}, {each}" for drafter in ("ngram", "suffix") for each in policies]
+    again = run_script("drafting.py", str(tiny_bundle.folder), *few, json_file=tmp_path / "again.json")
+    assert results["acceptance_by_grade"] == again["acceptance_by_grade"]
+    fixed = [name for name in results["arms"] if "fixed" in name]
+    rounds = ("tokens_per_round", "acceptance", "mean_k", "undrafted_rounds")
+    assert all(results["arms"][name][key] == again["arms"][name][key] for name in fixed for key in rounds)
