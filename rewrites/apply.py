@@ -33,11 +33,13 @@ from qbpass.rewrites.lowering.fused_layouts import emit_fused_native, emit_fused
 from qbpass.rewrites.plan import RewritePlan, SitePlan
 from qbpass.rewrites.row_repair.asked_for import check_asked_for
 from qbpass.rewrites.row_repair.emit import emit_repairs
+from qbpass.rewrites.self_draft.one_row import emit_one_row
 from qbpass.rewrites.sizes import replace_sizes
 from qbpass.rewrites.tags import tag_nodes
 
-#: guarded: both layouts behind the phase guard. active, native: one layout, straight-line, no phase input.
-Emission = Literal["guarded", "active", "native"]
+#: guarded: both layouts behind the phase guard. active, native: one layout, straight-line, no phase input. one_row: as
+#: native, for calls of one row whose bits nobody is promised (self_draft/).
+Emission = Literal["guarded", "active", "native", "one_row"]
 
 #: The active layout with the past as an input, beside a cache that is bound further than the call reads
 #: (static_graph.py). In no bundle.
@@ -81,7 +83,8 @@ def rewrite_graph(
     graph.cleanup().toposort()
     model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
     model.ir_version = max(frozen.model.ir_version, 10)  # node metadata came with IR 10
-    tag_nodes(model, plan, "active" if emission == "static" else emission)
+    if emission != "one_row":
+        tag_nodes(model, plan, "active" if emission == "static" else emission)
     return model
 
 
@@ -120,7 +123,7 @@ class _Rewriter:
             for entry in self.plan.sites:
                 self._rewrite_site(entry, caches[entry.site.layer], dims, condition, second)
         links = self._chain_fused(condition)
-        if self.emission != "native":
+        if self.emission not in ("native", "one_row"):
             repairs, width, token_ids = self.plan.repairs, self.plan.max_queries, self.tensors[self.contract.input_ids]
             emit_repairs(self.shared, repairs, width, self.producers, self.tensors, (token_ids, 1), condition)
         if self.plan.head == "asked" and self.emission != "static":
@@ -223,9 +226,9 @@ class _Rewriter:
                 builder, condition, lambda b: active(b, context), lambda b: native(b, context), self.graph
             )
         else:
-            kind = "native" if self.emission == "native" else "active"
+            kind = "active" if self.emission == "static" else self.emission
             part = NodeBuilder(f"{builder.scope}/{kind}", constants=builder.constants)
-            result = (native if kind == "native" else active)(part, context)
+            result = {"active": active, "native": native, "one_row": emit_one_row}[kind](part, context)
             builder.nodes.extend(part.nodes)
             node = gs.Node("Identity", f"{builder.scope}/output", inputs=[result])
         for name in context.site.nodes.all():  # the copies are emitted: the originals go
