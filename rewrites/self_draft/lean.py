@@ -155,7 +155,11 @@ def _halves(joined: Any) -> tuple[Any, int] | None:
         return None
     if split.attrs.get("axis", 0) not in (-1, 3) or negated.inputs[0] is not split.outputs[1]:
         return None
-    if concat.inputs[1] is not split.outputs[0] or len(split.inputs) < 2 or not isinstance(split.inputs[1], gs.Constant):
+    if (
+        concat.inputs[1] is not split.outputs[0]
+        or len(split.inputs) < 2
+        or not isinstance(split.inputs[1], gs.Constant)
+    ):
         return None
     sizes = [int(size) for size in split.inputs[1].values]
     return (split.inputs[0], sizes[0]) if len(sizes) == 2 and sizes[0] == sizes[1] else None

@@ -126,9 +126,7 @@ def choose_form(
         )
     listed = [candidates[form] for form in forms]
     chosen = max((entry for entry in listed if entry.survival), key=lambda entry: entry.ratio)
-    return DraftChoice(
-        chosen=chosen.form, proposals=chosen.proposals, calls=tuple(calls), candidates=tuple(listed)
-    )
+    return DraftChoice(chosen=chosen.form, proposals=chosen.proposals, calls=tuple(calls), candidates=tuple(listed))
 
 
 def choice_file(recipe: Recipe, max_queries: int, layout: str) -> Path:

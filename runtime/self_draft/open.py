@@ -64,9 +64,7 @@ def open_self_draft(
     return SelfDraft(drafter_of(bundle, target, form, folder, spec), folder, choice)
 
 
-def drafter_of(
-    bundle: Bundle, target: BlockTarget, form: QuantForm, folder: Path, spec: SessionSpec
-) -> SelfDrafter:
+def drafter_of(bundle: Bundle, target: BlockTarget, form: QuantForm, folder: Path, spec: SessionSpec) -> SelfDrafter:
     """Over a stored draft of that form."""
     return SelfDrafter(open_draft(bundle, folder, spec), target, form.head_tokens)
 
