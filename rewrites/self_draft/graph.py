@@ -24,8 +24,11 @@ def one_row_graph(frozen: Decoder, chained: frozenset[int]) -> onnx.ModelProto:
     sites = tuple(SitePlan(s, SiteForm()) for s in read if s is not None and s.layer not in chained)
     plan = RewritePlan("qb", int(Phase.DRAFT_CONTINUATION), 1, sites, chains=chains)
     graph = gs.import_onnx(rewrite_graph(frozen, plan, "one_row"))
-    rows = [name for e in sites for name in (e.site.q, e.site.new_key, e.site.new_value, e.site.output) if name]
-    make_lean(graph, rows)
+    widths: dict[str, int] = {}
+    for site in (entry.site for entry in sites):
+        widths |= {name: site.head_dim for name in (site.q, site.new_key) if name}
+        widths |= {name: site.value_dim for name in (site.new_value, site.output) if name}
+    make_lean(graph, widths)
     model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
     model.ir_version = max(frozen.model.ir_version, 10)
     return model

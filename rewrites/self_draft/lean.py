@@ -6,7 +6,7 @@ fused operators round otherwise, which a draft may. A pattern that is not met ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,11 @@ from qbpass.rewrites.builder import NodeBuilder
 MICROSOFT = "com.microsoft"
 
 
-def make_lean(graph: gs.Graph, rows: Iterable[str]) -> None:
-    """In place, for a graph of one row a call. rows: names of tensors (1, heads, 1, d)."""
+def make_lean(graph: gs.Graph, widths: Mapping[str, int]) -> None:
+    """In place, for a graph of one row a call. widths: d of tensors (1, heads, 1, d), by name."""
     builder = NodeBuilder("qbpass/lean")
     _drop_nan_guards(graph)
-    known = set(rows)
+    known = dict(widths)
     _drop_identities(graph, known)
     _fuse_rotary(graph, builder, known)
     _fuse_norms(graph, builder)
@@ -62,15 +62,15 @@ def _drop_nan_guards(graph: gs.Graph) -> None:
             _replace(node.outputs[0], node.inputs[2], graph)
 
 
-def _drop_identities(graph: gs.Graph, known: set[str]) -> None:
+def _drop_identities(graph: gs.Graph, known: dict[str, int]) -> None:
     for node in graph.nodes:
         if node.op == "Identity":
             if node.outputs[0].name in known:
-                known.add(node.inputs[0].name)
+                known[node.inputs[0].name] = known[node.outputs[0].name]
             _replace(node.outputs[0], node.inputs[0], graph)
 
 
-def _drop_turns(graph: gs.Graph, builder: NodeBuilder, known: set[str]) -> None:
+def _drop_turns(graph: gs.Graph, builder: NodeBuilder, known: dict[str, int]) -> None:
     """A transpose that moves the one row past the heads moves nothing in memory: it is a reshape."""
     for node in list(graph.nodes):
         if node.op != "Transpose" or list(node.attrs.get("perm", [])) != [0, 2, 1, 3]:
@@ -78,8 +78,9 @@ def _drop_turns(graph: gs.Graph, builder: NodeBuilder, known: set[str]) -> None:
         source, target = node.inputs[0], node.outputs[0]
         if source.name not in known and target.name not in known:
             continue
-        # A 0 keeps the operand's own axis: batch and width stay, and of rows and heads one is 1, the other what is left.
-        shape = builder.ints(0, 1, -1, 0) if source.name in known else builder.ints(0, -1, 1, 0)
+        heads_first = source.name in known
+        width = known[source.name if heads_first else target.name]
+        shape = builder.ints(1, 1, -1, width) if heads_first else builder.ints(1, -1, 1, width)
         node.outputs.clear()
         builder.nodes.append(gs.Node("Reshape", f"{target.name}/turned", inputs=[source, shape], outputs=[target]))
 
@@ -93,7 +94,7 @@ def _join_reshapes(graph: gs.Graph) -> None:
             node.inputs[0] = before.inputs[0]
 
 
-def _fuse_rotary(graph: gs.Graph, builder: NodeBuilder, known: set[str]) -> None:
+def _fuse_rotary(graph: gs.Graph, builder: NodeBuilder, known: dict[str, int]) -> None:
     """x * cos + concat(-x2, x1) * sin, with x = (x1, x2), is RotaryEmbedding at position 0 of a table of one row.
 
     What it gives has the shape of what it takes: `known` grows by both.
@@ -111,7 +112,7 @@ def _fuse_rotary(graph: gs.Graph, builder: NodeBuilder, known: set[str]) -> None
             "RotaryEmbedding", [x, position, *halves], f"{name}/rotary", domain=MICROSOFT, dtype=node.outputs[0].dtype
         )
         if name in known:
-            known.update((x.name, turned.name))
+            known[x.name] = known[turned.name] = known[name]
         _replace(node.outputs[0], turned, graph)
 
 
