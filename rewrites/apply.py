@@ -37,13 +37,15 @@ from qbpass.rewrites.self_draft.one_row import emit_one_row
 from qbpass.rewrites.sizes import replace_sizes
 from qbpass.rewrites.tags import tag_nodes
 
-#: guarded: both layouts behind the phase guard. active, native: one layout, straight-line, no phase input. one_row: as
-#: native, for calls of one row whose bits nobody is promised (self_draft/).
-Emission = Literal["guarded", "active", "native", "one_row"]
+#: guarded: both layouts behind the phase guard. active, native: one layout, straight-line, no phase input.
+Emission = Literal["guarded", "active", "native"]
 
 #: The active layout with the past as an input, beside a cache that is bound further than the call reads
 #: (static_graph.py). In no bundle.
 Static = Literal["static"]
+
+#: As native, for calls of one row whose bits nobody is promised (self_draft/). In no bundle.
+OneRow = Literal["one_row"]
 
 #: Graph input of a static graph, (1,) int64: rows of the cache before this call.
 PAST_INPUT = "qbpass.past"
@@ -61,7 +63,10 @@ def emitters(site: AttentionSite, layout: str) -> tuple[Emitter, Emitter]:
 
 
 def rewrite_graph(
-    frozen: Decoder, plan: RewritePlan, emission: Emission | Static = "guarded", beside: RewritePlan | None = None
+    frozen: Decoder,
+    plan: RewritePlan,
+    emission: Emission | Static | OneRow = "guarded",
+    beside: RewritePlan | None = None,
 ) -> onnx.ModelProto:
     """The rewritten model, its external weights named as the frozen graph names them.
 
@@ -96,7 +101,7 @@ class _Rewriter:
         graph: gs.Graph,
         frozen: Decoder,
         plan: RewritePlan,
-        emission: Emission | Static,
+        emission: Emission | Static | OneRow,
         beside: RewritePlan | None,
     ):
         self.graph = graph

@@ -80,7 +80,7 @@ def survival(drafter: SelfDrafter, said: Sequence[Continuation], proposals: int)
             agreed = [a == b for a, b in zip(got, wanted, strict=False)]
             right += np.cumprod([*agreed, *[False] * (proposals - len(agreed))])
             positions += 1
-    return (right / max(positions, 1)).tolist()
+    return [float(share) for share in right / max(positions, 1)]
 
 
 def _refill(target: BlockTarget, said: Continuation) -> None:
