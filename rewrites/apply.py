@@ -33,7 +33,6 @@ from qbpass.rewrites.lowering.fused_layouts import emit_fused_native, emit_fused
 from qbpass.rewrites.plan import RewritePlan, SitePlan
 from qbpass.rewrites.row_repair.asked_for import check_asked_for
 from qbpass.rewrites.row_repair.emit import emit_repairs
-from qbpass.rewrites.self_draft.one_row import emit_one_row
 from qbpass.rewrites.sizes import replace_sizes
 from qbpass.rewrites.tags import tag_nodes
 
@@ -43,9 +42,6 @@ Emission = Literal["guarded", "active", "native"]
 #: The active layout with the past as an input, beside a cache that is bound further than the call reads
 #: (static_graph.py). In no bundle.
 Static = Literal["static"]
-
-#: As native, for calls of one row whose bits nobody is promised (self_draft/). In no bundle.
-OneRow = Literal["one_row"]
 
 #: Graph input of a static graph, (1,) int64: rows of the cache before this call.
 PAST_INPUT = "qbpass.past"
@@ -63,10 +59,7 @@ def emitters(site: AttentionSite, layout: str) -> tuple[Emitter, Emitter]:
 
 
 def rewrite_graph(
-    frozen: Decoder,
-    plan: RewritePlan,
-    emission: Emission | Static | OneRow = "guarded",
-    beside: RewritePlan | None = None,
+    frozen: Decoder, plan: RewritePlan, emission: Emission | Static = "guarded", beside: RewritePlan | None = None
 ) -> onnx.ModelProto:
     """The rewritten model, its external weights named as the frozen graph names them.
 
@@ -88,8 +81,7 @@ def rewrite_graph(
     graph.cleanup().toposort()
     model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
     model.ir_version = max(frozen.model.ir_version, 10)  # node metadata came with IR 10
-    if emission != "one_row":
-        tag_nodes(model, plan, "active" if emission == "static" else emission)
+    tag_nodes(model, plan, "active" if emission == "static" else emission)
     return model
 
 
@@ -101,7 +93,7 @@ class _Rewriter:
         graph: gs.Graph,
         frozen: Decoder,
         plan: RewritePlan,
-        emission: Emission | Static | OneRow,
+        emission: Emission | Static,
         beside: RewritePlan | None,
     ):
         self.graph = graph
@@ -128,7 +120,7 @@ class _Rewriter:
             for entry in self.plan.sites:
                 self._rewrite_site(entry, caches[entry.site.layer], dims, condition, second)
         links = self._chain_fused(condition)
-        if self.emission not in ("native", "one_row"):
+        if self.emission != "native":
             repairs, width, token_ids = self.plan.repairs, self.plan.max_queries, self.tensors[self.contract.input_ids]
             emit_repairs(self.shared, repairs, width, self.producers, self.tensors, (token_ids, 1), condition)
         if self.plan.head == "asked" and self.emission != "static":
@@ -231,9 +223,9 @@ class _Rewriter:
                 builder, condition, lambda b: active(b, context), lambda b: native(b, context), self.graph
             )
         else:
-            kind = "active" if self.emission == "static" else self.emission
+            kind = "native" if self.emission == "native" else "active"
             part = NodeBuilder(f"{builder.scope}/{kind}", constants=builder.constants)
-            result = {"active": active, "native": native, "one_row": emit_one_row}[kind](part, context)
+            result = (native if kind == "native" else active)(part, context)
             builder.nodes.extend(part.nodes)
             node = gs.Node("Identity", f"{builder.scope}/output", inputs=[result])
         for name in context.site.nodes.all():  # the copies are emitted: the originals go

@@ -23,6 +23,8 @@ class AnswerText:
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text that `tokens` complete."""
+        if not self._stops.strings:
+            return self._stream.push([token for token in tokens if token not in self._stops.ids])
         return "".join(self._push(token) for token in tokens)
 
     def finish(self) -> str:

@@ -137,10 +137,6 @@ class BlockTarget:
         """
         return self._sharing(spec, PhaseGuard(self.guard.role, native_only=True), self._prefill_rows)
 
-    def twin(self, spec: SessionSpec) -> BlockTarget:
-        """The same session and layout, with a cache of its own: another stream, which may run at the same time."""
-        return self._sharing(spec, PhaseGuard(self.guard.role), self._prefill_rows)
-
     def draft(self, spec: SessionSpec, prefill_rows: int | None) -> BlockTarget:
         """The same session in the role of a draft model, with a cache of its own."""
         return self._sharing(spec, PhaseGuard(Role.DRAFT), prefill_rows)
@@ -150,7 +146,7 @@ class BlockTarget:
         return self._sharing(spec, PhaseGuard(self.guard.role), self._prefill_rows, second_layout=True)
 
     def sibling(self, spec: SessionSpec) -> BlockTarget:
-        """The same session in the same role and layout, with a cache of its own."""
+        """The same session in the same role and layout, with a cache of its own: its calls may run at the same time."""
         guard = PhaseGuard(self.guard.role, native_only=self.guard.native_only)
         return self._sharing(spec, guard, self._prefill_rows, second_layout=bool(self._raised))
 
@@ -236,15 +232,6 @@ class BlockTarget:
     def cached(self, index: int) -> np.ndarray:
         """A copy of the committed rows of one buffer, (length, Hkv, d): layer 0 key, layer 0 value, layer 1 key, ..."""
         return self._buffers.read(index, self._length)
-
-    def lend(self, session: Any, row: int) -> Any:
-        """A binding of a draft's session with the caches in it, for a call that writes `row` (self_draft/drafter.py).
-
-        Raises ValueError where that row is committed, or behind the caches' end.
-        """
-        if row < self._length:
-            raise ValueError(f"row {row} is committed: a draft writes behind the target's {self._length} rows")
-        return self._buffers.lend(session, row + 1)
 
     def _ends(self, rows: int) -> list[int]:
         """Where each value segment of a call ends. A call wider than a block reads the whole extent in all of them."""

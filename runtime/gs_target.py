@@ -72,9 +72,10 @@ class GSTarget(CroppedTarget):
         """The same session, all rows of a call together: plain speculation, arm C_MQ."""
         return self._sharing(spec, PhaseGuard(self.guard.role, native_only=True), self.prefill_rows)
 
-    def twin(self, spec: SessionSpec) -> GSTarget:
-        """The same session and layout, with a cache of its own: another stream, which may run at the same time."""
-        return self._sharing(spec, PhaseGuard(self.guard.role), self.prefill_rows)
+    def sibling(self, spec: SessionSpec) -> GSTarget:
+        """The same session in the same role and layout, with a cache of its own: its calls may run at the same time."""
+        guard = PhaseGuard(self.guard.role, native_only=self.guard.native_only)
+        return self._sharing(spec, guard, self.prefill_rows)
 
     def draft(self, spec: SessionSpec, prefill_rows: int | None) -> GSTarget:
         """The same session in the role of a draft model, with a cache of its own."""

@@ -118,7 +118,7 @@ def serve(
     listener = listening_socket(host, port, api_key)
     recipe = check_recipe(opened, spec)
     target = open_target(opened, spec, lean=lean)
-    targets = [target, *(target.twin(spec) for _ in range(engines - 1))]
+    targets = [target, *(target.sibling(spec) for _ in range(engines - 1))]
     served = Served(
         name=model_name or opened.folder.resolve().name,
         codec=codec,
@@ -152,7 +152,7 @@ def _log(level: int) -> None:
     """Lines on stderr, of the server and of what it runs in."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    for name, least in (("qbpass.server", level), ("uvicorn", logging.WARNING)):
+    for name, least in (("qbpass.server", level), ("uvicorn", logging.WARNING), ("asyncio", logging.ERROR)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(least)

@@ -19,6 +19,7 @@ from qbpass.runtime.server.api_error import ApiError, failed, shutting_down
 from qbpass.runtime.server.engine_pool import EnginePool
 from qbpass.runtime.server.generation import CHAT, COMPLETIONS, Generation
 from qbpass.runtime.server.guard import Guard
+from qbpass.runtime.server.intake import Intake
 from qbpass.runtime.server.job import Failed
 from qbpass.runtime.server.metrics import Metrics
 from qbpass.runtime.server.served import Served
@@ -32,6 +33,7 @@ class Service:
         self.served, self.metrics = served, Metrics()
         self.pool = EnginePool(engines, served.limits.queue, self.metrics.generated)
         self.metrics.watch(self.pool)
+        self.intake = Intake(served.limits)
         self.app: ASGIApp = Guard(self._application(), api_key)
 
     def stop(self) -> None:
@@ -42,7 +44,7 @@ class Service:
 
     def _application(self) -> Starlette:
         def generation(kind: Any) -> Generation:
-            return Generation(kind, self.served, self.pool, self.metrics)
+            return Generation(kind, self.served, self.pool, self.metrics, self.intake)
 
         return Starlette(
             routes=[
@@ -68,6 +70,7 @@ class Service:
             self.stop()
             self.pool.cancel_running()
             await asyncio.to_thread(self.pool.join)
+            self.intake.close()
 
     async def _models(self, request: Request) -> Response:
         del request

@@ -20,9 +20,9 @@ from qbpass.runtime.server.answers import ChatForm, CompletionForm, Form, finish
 from qbpass.runtime.server.api_error import ApiError, failed
 from qbpass.runtime.server.bodies import ChatBody, CompletionBody, GenerationBody
 from qbpass.runtime.server.engine_pool import EnginePool
+from qbpass.runtime.server.intake import Intake
 from qbpass.runtime.server.job import Finished, Tokens
 from qbpass.runtime.server.metrics import Metrics
-from qbpass.runtime.server.read_body import read_body
 from qbpass.runtime.server.served import Served
 from qbpass.runtime.server.ticket import ClientGone, Ticket
 
@@ -44,11 +44,20 @@ COMPLETIONS = Kind("completions", CompletionBody.parse, Served.completion, Compl
 CHAT = Kind("chat_completions", ChatBody.parse, Served.chat, ChatForm)
 
 
+@dataclass(frozen=True)
+class Shows:
+    """What an answer shows: pieces as they come, a usage behind them, token ids beside the text."""
+
+    streamed: bool
+    usage: bool
+    ids: bool
+
+
 class Generation:
     """An endpoint, as an ASGI application."""
 
-    def __init__(self, kind: Kind, served: Served, pool: EnginePool, metrics: Metrics) -> None:
-        self._kind, self._served, self._pool, self._metrics = kind, served, pool, metrics
+    def __init__(self, kind: Kind, served: Served, pool: EnginePool, metrics: Metrics, intake: Intake) -> None:
+        self._kind, self._served, self._pool, self._metrics, self._intake = kind, served, pool, metrics, intake
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began, identity = time.monotonic(), uuid.uuid4().hex
@@ -71,50 +80,43 @@ class Generation:
 
     async def _answer(self, http: HttpRequest, exchange: _Exchange) -> str:
         """What the request is counted as."""
-        data = await read_body(http, self._served.limits)
-        # Long prompts take long to read and to encode: not in the loop that everybody waits for.
-        body, request = await asyncio.get_running_loop().run_in_executor(None, self._understood, data)
-        options = body.stream_options
-        shows_usage = options is not None and options.include_usage
-        form = self._kind.form(self._served, exchange.identity, int(time.time()), shows_usage=shows_usage)
+        request, shows = await self._intake.read(http, self._understood)
+        form = self._kind.form(self._served, exchange.identity, int(time.time()), shows_usage=shows.usage)
         text = AnswerText(self._served.codec.decode, request.stops)
-        streams = bool(body.stream)
-        ticket = Ticket(self._pool, request, self._served.limits, http.receive, streams=streams)
+        ticket = Ticket(self._pool, request, self._served.limits, http.receive, streams=shows.streamed)
         async with ticket:
-            if streams:
-                done = await _stream(ticket, form, text, exchange, shows_usage, bool(body.return_token_ids))
-            else:
-                done = await _whole(ticket, form, text, exchange, bool(body.return_token_ids))
+            done = await (_stream if shows.streamed else _whole)(ticket, form, text, exchange, shows)
         return finish_reason(done)
 
-    def _understood(self, data: bytes) -> tuple[GenerationBody, Request]:
+    def _understood(self, data: bytes) -> tuple[Request, Shows]:
+        """Nothing of the body is kept beyond it."""
         body = self._kind.parse(data)
-        return body, self._kind.request_of(self._served, body)
+        options = body.stream_options
+        shows = Shows(bool(body.stream), options is not None and options.include_usage, bool(body.return_token_ids))
+        return self._kind.request_of(self._served, body), shows
 
 
-async def _whole(ticket: Ticket, form: Form, text: AnswerText, exchange: _Exchange, shows_ids: bool) -> Finished:
+async def _whole(ticket: Ticket, form: Form, text: AnswerText, exchange: _Exchange, shows: Shows) -> Finished:
     done = await ticket.next()
     assert isinstance(done, Finished)
     ids = done.endpoint.token_ids
     shown = text.push(ids) + text.finish()
-    await exchange.whole(form.whole(shown, ids if shows_ids else None, done, usage_of(done, ticket.seed)))
+    await exchange.whole(form.whole(shown, ids if shows.ids else None, done, usage_of(done, ticket.seed)))
     return done
 
 
-async def _stream(
-    ticket: Ticket, form: Form, text: AnswerText, exchange: _Exchange, shows_usage: bool, shows_ids: bool
-) -> Finished:
+async def _stream(ticket: Ticket, form: Form, text: AnswerText, exchange: _Exchange, shows: Shows) -> Finished:
     # Nothing is sent before the first event: until then an error has a status of its own.
     event = await ticket.next()
     opening = form.opening()
     if opening is not None:
         await exchange.event(opening)
     while isinstance(event, Tokens):
-        await _show(exchange, form, text.push(event.ids), event.ids if shows_ids else None)
+        await _show(exchange, form, text.push(event.ids), event.ids if shows.ids else None)
         event = await ticket.next()
     await _show(exchange, form, text.finish(), None)
     await exchange.event(form.closing(event))
-    if shows_usage:
+    if shows.usage:
         await exchange.event(form.usage(usage_of(event, ticket.seed)))
     await exchange.end()
     return event
@@ -168,6 +170,7 @@ class _Exchange:
                 await self._to_client({"type": "http.response.body", "body": data, "more_body": more})
         except (TimeoutError, OSError):
             raise ClientGone from None
+        await asyncio.sleep(0)  # sending need not wait for anything: let the loop see that the client is gone
 
 
 def _encoded(value: Any) -> bytes:

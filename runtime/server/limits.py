@@ -9,6 +9,7 @@ from dataclasses import dataclass
 class Limits:
     """Sizes in what their names say, times in seconds.
 
+    bodies: how many are read and understood at a time; a request beside them is answered 429, as one beside the queue.
     queue: requests that wait for an engine; one more is answered 429. queue_seconds: how long one may wait (503).
     generation_seconds: then an answer ends where it is, with finish_reason "length".
     stall_seconds: how long a client may leave what is sent to it unread.
@@ -17,6 +18,7 @@ class Limits:
 
     body_bytes: int = 4 * 2**20
     body_seconds: float = 30.0
+    bodies: int = 64
     max_tokens: int = 4096
     queue: int = 32
     queue_seconds: float = 60.0

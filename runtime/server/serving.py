@@ -62,6 +62,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                http="h11",  # whatever else is installed: its limits are the ones that were tried
                 ws="none",
                 lifespan="on",
                 limit_concurrency=service.served.limits.connections,

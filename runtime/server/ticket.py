@@ -31,7 +31,8 @@ class Ticket:
     def __init__(self, pool: EnginePool, request: Request, limits: Limits, receive: Receive, *, streams: bool) -> None:
         self._pool, self._receive = pool, receive
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Tokens | Ended | ClientGone] = asyncio.Queue()
+        self._events: asyncio.Queue[Tokens | Ended | None] = asyncio.Queue()
+        self._gone = False
         self.job = Job(request, self._tell, streams=streams, seconds=limits.generation_seconds)
         self._limits = limits
 
@@ -63,8 +64,8 @@ class Ticket:
         Raises ApiError where there is no answer, ClientGone where nobody wants one.
         """
         event = await self._events.get()
-        if isinstance(event, ClientGone):
-            raise event
+        if self._gone or event is None:
+            raise ClientGone
         if isinstance(event, Failed):
             raise _told(event.error)
         if isinstance(event, Dropped) or (isinstance(event, Finished) and self.job.cancelled):
@@ -83,7 +84,8 @@ class Ticket:
     async def _watch_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._events.put_nowait(ClientGone())
+        self._gone = True
+        self._events.put_nowait(None)  # behind what nobody will read: whoever waits looks up
 
 
 def _told(error: Exception) -> ApiError:

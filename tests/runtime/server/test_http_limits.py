@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 from served_model import CONTEXT, VOCABULARY, Running, Teller, running, service_of
+from test_queue import until
 
 from qbpass.models.tokenizer import TextCodec
 from qbpass.runtime.server.limits import Limits
@@ -78,10 +79,27 @@ def test_a_body_that_does_not_come_is_408(server: Running) -> None:
     assert raw(server, head + b"\r\n{").startswith(b"HTTP/1.1 408 ")
 
 
+def test_no_more_bodies_are_read_at_a_time_than_may_be(codec: TextCodec) -> None:
+    with running(service_of(codec, Teller(), limits=Limits(bodies=1))) as server:
+        port = int(server.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
+            slow.sendall(HEAD + b"Content-Length: 50\r\n\r\n{")
+            until(lambda: server.service.intake.bodies == 1)
+            assert error_of(post(server, json=BODY), 429)["code"] == "queue_full"
+        until(lambda: server.service.intake.bodies == 0)
+        assert post(server, json=BODY).status_code == 200
+
+
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 def test_a_body_of_a_type_that_pages_may_send_anywhere_is_415(server: Running, kind: str | None) -> None:
     headers = {} if kind is None else {"Content-Type": kind}
     error_of(post(server, content=json.dumps(BODY), headers=headers), 415)
+
+
+def test_a_long_prompt_is_encoded_as_a_short_one_is(codec: TextCodec) -> None:
+    with running(service_of(codec, Teller())) as server:
+        body = {**BODY, "metadata": {"filler": "x" * 5000}}
+        assert post(server, json=body).json()["choices"] == post(server, json=BODY).json()["choices"]
 
 
 def test_a_bad_http_request_is_400(server: Running) -> None:

@@ -1,1 +1,0 @@
-"""The target's own weights, quantized, propose over the target's own KV cache."""
