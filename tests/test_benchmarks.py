@@ -170,6 +170,20 @@ def test_a_server_under_load_gives_the_librarys_answers_and_ends_clean(tiny_bund
     assert results["killed"] == {"cut": True, "equal": True, "exit_code": 0}
 
 
+def test_a_step_is_split_into_its_parts_for_every_bundle(tiny_bundle: Bundle, tmp_path: Path):
+    sizes = ["--rounds", "1", "--prompt", "60", "--tokens", "12"]
+    folders = [str(tiny_bundle.folder)] * 2
+    results = run_script("step_overhead.py", *folders, *sizes, json_file=tmp_path / "results.json")
+    (found,) = results["bundles"].values()
+    assert found["equal_to_R"]
+    assert found["targets"]["R"]["steps"] == 11
+    for target in found["targets"].values():
+        assert set(target["ms"]) == {"ort", "binding", "drafting", "acceptance"}
+        assert all(milliseconds >= 0 for milliseconds in target["ms"].values())
+        assert target["ms"]["ort"] > 0
+    assert found["targets"]["block"]["ms"]["drafting"] > 0
+
+
 def test_a_folder_that_is_no_bundle_is_refused_in_one_line(tmp_path: Path):
     command = [sys.executable, str(BENCHMARKS / "step_overhead.py"), str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
