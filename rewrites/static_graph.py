@@ -23,6 +23,7 @@ from qbpass.admission.size_nodes import SMALL
 from qbpass.models.contract import DecoderContract
 from qbpass.models.decoder import Decoder
 from qbpass.models.graph_order import subgraphs
+from qbpass.models.session import SessionSpec, open_session
 from qbpass.rewrites.apply import PAST_INPUT, rewrite_graph
 from qbpass.rewrites.lowering.fused_layouts import keeps_fused_rows
 from qbpass.rewrites.plan import RewritePlan
@@ -128,13 +129,11 @@ def _values(
     model: onnx.ModelProto, wanted: dict[str, str], contract: DecoderContract, call: Call
 ) -> dict[str, np.ndarray]:
     """What these tensors are in a call whose cache is bound at its own extent."""
-    import onnxruntime as ort
-
     producer = {name: node for node in model.graph.node for name in node.output if name}
     types = {value.name: value for value in onnx.shape_inference.infer_shapes(model).graph.value_info}
     types |= {value.name: value for value in model.graph.input}
     host, shapes = _host_model(model, wanted, producer, types)
-    session = ort.InferenceSession(host.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(host.SerializeToString(), SessionSpec("cpu", threads=1))
     sizes = StaticGraph(model, host, (), {name: _sizes(types[name], contract) for name in shapes}, False)
     feeds = {f"{name}.shape": np.array(sizes.shape(name, call.queries, call.extent), np.int64) for name in shapes}
     return dict(zip(wanted, session.run(list(wanted.values()), feeds), strict=True))

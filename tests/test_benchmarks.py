@@ -184,6 +184,16 @@ def test_a_step_is_split_into_its_parts_for_every_bundle(tiny_bundle: Bundle, tm
     assert found["targets"]["block"]["ms"]["drafting"] > 0
 
 
+def test_two_sessions_that_take_turns_say_what_each_says_alone(tiny_bundle: Bundle, tmp_path: Path):
+    sizes = ["--rounds", "1", "--past", "9", "--calls", "5", "--draft", str(tiny_bundle.folder)]
+    results = run_script(
+        "interleaved_sessions.py", str(tiny_bundle.folder), *sizes, json_file=tmp_path / "results.json"
+    )
+    assert results["equal"]
+    assert [claim["ratio"]["median"] > 0 for claim in results["claims"]] == [True] * 4
+    assert [claim["at_most"] is None for claim in results["claims"]] == [False, False, True, True]
+
+
 def test_a_folder_that_is_no_bundle_is_refused_in_one_line(tmp_path: Path):
     command = [sys.executable, str(BENCHMARKS / "step_overhead.py"), str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -125,3 +125,14 @@ def test_no_file_names_a_place_of_the_machine_it_was_written_on() -> None:
         if place.encode() in (ROOT / name).read_bytes()
     ]
     assert found == []
+
+
+def test_every_session_is_opened_by_one_function() -> None:
+    """It is what stops worker threads from spinning and says how many there are."""
+    openers = [
+        str(path.relative_to(ROOT))
+        for room in ROOMS
+        for path in sources(room)
+        if "InferenceSession(" in path.read_text(encoding="utf-8")
+    ]
+    assert openers == ["models/session.py"]
