@@ -86,6 +86,7 @@ class Constraint:
     def begin(self, prompt: Sequence[int]) -> Matched:
         """The prompt is outside the language: it begins behind it."""
         del prompt
+        # A copy of its own: a matcher is busy while it works, and requests may run at once.
         return Matched(self._matcher.deep_copy())
 
     def apply(self, prefix: np.ndarray, state: Matched, scores_V: np.ndarray) -> np.ndarray:

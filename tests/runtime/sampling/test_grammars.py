@@ -91,6 +91,17 @@ def test_a_fork_goes_its_own_way_and_a_state_is_never_changed() -> None:
         chooser.advance(second)
 
 
+def test_a_state_that_was_advanced_is_still_that_of_its_position() -> None:
+    made = constraint("regex", "abc")
+    first = made.begin((1,))
+    before = made.apply(np.array([1]), first, np.zeros(BYTES, np.float32))
+    (token,) = np.flatnonzero(before == 0)
+    second = made.advance(first, int(token))
+    assert (made.apply(np.array([1]), first, np.zeros(BYTES, np.float32)) == before).all()
+    assert (made.apply(np.array([1, token]), second, np.zeros(BYTES, np.float32)) != before).any()
+    assert (made.apply(np.array([1]), made.begin((1,)), np.zeros(BYTES, np.float32)) == before).all()
+
+
 def test_a_grammar_is_compiled_once_for_a_tokenizer() -> None:
     assert constraint("regex", "a+") is constraint("regex", "a+")
     other = Vocabulary.of(byte_vocabulary().tokenizer, BYTES + 3, {END})
