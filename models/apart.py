@@ -29,6 +29,7 @@ CUDA_START = 60  # seconds for its libraries, whatever the graph
 _PATIENCE = 20  # times the processor time, for a machine that is busy or waits for its disk
 _ERRORS = {kind.__name__: kind for kind in (ModelFileError, ProviderError)}
 Level = Literal["all", "basic"]
+_PACKING = {"session.save_external_prepacked_constant_initializers": "1"}
 _CHILD = "from qbpass.models.apart import answer; answer()"
 
 
@@ -51,11 +52,19 @@ class Limits:
 
 
 def write_optimized(
-    graph: Path, spec: SessionSpec, to: Path, limits: Limits, *, folder: Path | None = None, level: Level = "all"
+    graph: Path,
+    spec: SessionSpec,
+    to: Path,
+    limits: Limits,
+    *,
+    folder: Path | None = None,
+    level: Level = "all",
+    packed: bool = False,
 ) -> None:
     """Writes what the optimizer leaves of the graph in that file to `to` (and `<stem>.data` beside it).
 
     folder: where its external weights lie, if not beside it. level: as `open_session` has it.
+    packed: nothing is optimized, and the weights are written as kernels pack them, too (packed_weights.py).
     Raises ModelFileError where the graph can't be loaded, crashes ONNX Runtime or exceeds the limits; ProviderError
     where the provider did not load.
     """
@@ -66,6 +75,7 @@ def write_optimized(
         "limits": asdict(limits),
         "folder": None if folder is None else str(folder),
         "level": level,
+        "packed": packed,
     }
     # -P: a folder named onnxruntime in the current one is not the package. The path is this process's own.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
@@ -118,9 +128,10 @@ def _answer(question: dict[str, Any]) -> dict[str, str]:
             graph if folder is None else graph.read_bytes(),
             SessionSpec(**question["spec"]),
             weights=None if folder is None else WeightSources(Path(folder)),
-            optimize=True,
+            optimize=not question["packed"],
             level=question["level"],
             write_optimized=Path(question["to"]),
+            entries=_PACKING if question["packed"] else {},
         )
     except MemoryError as error:
         return {"error": "ModelFileError", "message": f"ONNX Runtime could not load the graph: {one_line(error)}"}

@@ -91,7 +91,7 @@ class _UserFiles:
         ranges = self._ranges.get((copy.length, head), {})
         fit = [entry for entry in ranges if ranges[entry] == name or entry.offset % _CACHE_LINE == 0]
         for entry in sorted(fit, key=lambda entry: ranges[entry] != name)[:_MOST_COMPARED]:
-            if _same_bytes(self.paths[entry.location], entry.offset, data, copy.offset, copy.length):
+            if same_bytes(self.paths[entry.location], entry.offset, data, copy.offset, copy.length):
                 self.found.add(entry.location)
                 return entry
         return None
@@ -103,7 +103,7 @@ def _read(path: Path, offset: int, length: int) -> bytes:
         return file.read(length)
 
 
-def _same_bytes(one: Path, at: int, other: Path, other_at: int, length: int) -> bool:
+def same_bytes(one: Path, at: int, other: Path, other_at: int, length: int) -> bool:
     """False, too, where either file ends within."""
     with one.open("rb") as left, other.open("rb") as right:
         left.seek(at)

@@ -15,7 +15,13 @@ import onnx
 from onnx import external_data_helper
 
 from qbpass.models.errors import ModelFileError
-from qbpass.models.external_data import external_entry, external_tensors, set_external_entry
+from qbpass.models.external_data import (
+    external_entry,
+    external_tensors,
+    packed_ends,
+    packed_entries,
+    set_external_entry,
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,8 @@ class WeightSources:
                 "--copy-weights"
             ) from error
         for tensor, location, offset, length in tensors:
-            set_external_entry(tensor, files[location].relative_to(above).as_posix(), offset, length)
+            inside = files[location].relative_to(above).as_posix()
+            set_external_entry(tensor, inside, offset, length, packed_entries(tensor))
         serialized: bytes = model.SerializeToString()
         return serialized, above
 
@@ -110,10 +117,11 @@ def check_external(model: onnx.ModelProto, sources: WeightSources, *, there: boo
         if location not in sizes:
             path = sources.file(location, tensor.name) if there else sources.path(location, tensor.name)
             sizes[location] = path.stat().st_size if there else -1
-        if there and sizes[location] < offset + length:
+        end = max([offset + length, *packed_ends(tensor)])
+        if there and sizes[location] < end:
             raise ModelFileError(
                 f"{sources.folder_of(location) / location} is truncated: initializer {tensor.name!r} needs bytes up to "
-                f"{offset + length:,}, the file has {sizes[location]:,}; download or export it again"
+                f"{end:,}, the file has {sizes[location]:,}; download or export it again"
             )
 
 

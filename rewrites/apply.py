@@ -33,6 +33,7 @@ from qbpass.rewrites.lowering.fused_layouts import emit_fused_native, emit_fused
 from qbpass.rewrites.plan import RewritePlan, SitePlan
 from qbpass.rewrites.row_repair.asked_for import check_asked_for
 from qbpass.rewrites.row_repair.emit import emit_repairs
+from qbpass.rewrites.self_draft.one_row import emit_one_row
 from qbpass.rewrites.sizes import replace_sizes
 from qbpass.rewrites.tags import tag_nodes
 
@@ -42,6 +43,9 @@ Emission = Literal["guarded", "active", "native"]
 #: The active layout with the past as an input, beside a cache that is bound further than the call reads
 #: (static_graph.py). In no bundle.
 Static = Literal["static"]
+
+#: As native, for calls of one row whose bits nobody is promised (self_draft/). In no bundle.
+OneRow = Literal["one_row"]
 
 #: Graph input of a static graph, (1,) int64: rows of the cache before this call.
 PAST_INPUT = "qbpass.past"
@@ -59,7 +63,10 @@ def emitters(site: AttentionSite, layout: str) -> tuple[Emitter, Emitter]:
 
 
 def rewrite_graph(
-    frozen: Decoder, plan: RewritePlan, emission: Emission | Static = "guarded", beside: RewritePlan | None = None
+    frozen: Decoder,
+    plan: RewritePlan,
+    emission: Emission | Static | OneRow = "guarded",
+    beside: RewritePlan | None = None,
 ) -> onnx.ModelProto:
     """The rewritten model, its external weights named as the frozen graph names them.
 
@@ -81,7 +88,8 @@ def rewrite_graph(
     graph.cleanup().toposort()
     model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
     model.ir_version = max(frozen.model.ir_version, 10)  # node metadata came with IR 10
-    tag_nodes(model, plan, "active" if emission == "static" else emission)
+    if emission != "one_row":
+        tag_nodes(model, plan, "active" if emission == "static" else emission)
     return model
 
 
@@ -93,7 +101,7 @@ class _Rewriter:
         graph: gs.Graph,
         frozen: Decoder,
         plan: RewritePlan,
-        emission: Emission | Static,
+        emission: Emission | Static | OneRow,
         beside: RewritePlan | None,
     ):
         self.graph = graph
@@ -120,7 +128,7 @@ class _Rewriter:
             for entry in self.plan.sites:
                 self._rewrite_site(entry, caches[entry.site.layer], dims, condition, second)
         links = self._chain_fused(condition)
-        if self.emission != "native":
+        if self.emission not in ("native", "one_row"):
             repairs, width, token_ids = self.plan.repairs, self.plan.max_queries, self.tensors[self.contract.input_ids]
             emit_repairs(self.shared, repairs, width, self.producers, self.tensors, (token_ids, 1), condition)
         if self.plan.head == "asked" and self.emission != "static":
@@ -223,9 +231,9 @@ class _Rewriter:
                 builder, condition, lambda b: active(b, context), lambda b: native(b, context), self.graph
             )
         else:
-            kind = "native" if self.emission == "native" else "active"
+            kind = "active" if self.emission == "static" else self.emission
             part = NodeBuilder(f"{builder.scope}/{kind}", constants=builder.constants)
-            result = (native if kind == "native" else active)(part, context)
+            result = {"active": active, "native": native, "one_row": emit_one_row}[kind](part, context)
             builder.nodes.extend(part.nodes)
             node = gs.Node("Identity", f"{builder.scope}/output", inputs=[result])
         for name in context.site.nodes.all():  # the copies are emitted: the originals go

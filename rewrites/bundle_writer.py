@@ -15,6 +15,7 @@ from qbpass.models.decoder import Decoder
 from qbpass.models.digests import file_digest
 from qbpass.models.errors import BundleError
 from qbpass.models.freeze import GRAPH_FILE, freeze
+from qbpass.models.packed_weights import pack_weights
 from qbpass.models.recipe import recipe_of
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.apply import Emission
@@ -47,6 +48,7 @@ def write_bundle(
     max_queries: int = 4,
     emit: Emit = "guarded",
     copy_weights: bool = False,
+    pack: bool = False,
     force_repairs: Sequence[str] = (),
     fresh: bool = False,
     progress: Callable[[str], None] = lambda text: None,
@@ -54,7 +56,8 @@ def write_bundle(
     """Freeze, admit, plan, rewrite and write. The bundle appears in `folder` whole or not at all.
 
     copy_weights: the bundle holds all its weights and needs the model no more. Weights that lie in `folder`, which is
-    replaced, are copied in any case.
+    replaced, are copied in any case. pack: the bundle holds all its weights, as kernels pack them, too
+    (models/packed_weights.py).
     prefill: how the reference reads its prompt (Recipe.prefill). phase_mask: None for every phase of the target in
     which that leaves room for a layout. machine: what runs the whole decoder before the bundle appears, and
     times it for layout auto (written.py); without it nothing is run whole, and auto is the first layout of which no
@@ -73,6 +76,9 @@ def write_bundle(
         if frozen.folder != staging:
             reserved = {*GRAPHS[emit], GRAPH_FILE, MANIFEST_FILE, *frozen.tokenizer_files}
             frozen = take_frozen(frozen, staging, reserved, copy_weights=copy_weights)
+        if pack:
+            progress("packing weights for kernels")
+            frozen = pack_weights(frozen, spec)
         progress("looking for attention sites")
         report = admit(frozen)
         options: dict[str, Any] = {"phase_mask": mask, "prefill": prefill, "max_queries": max_queries}

@@ -233,6 +233,15 @@ class BlockTarget:
         """A copy of the committed rows of one buffer, (length, Hkv, d): layer 0 key, layer 0 value, layer 1 key, ..."""
         return self._buffers.read(index, self._length)
 
+    def lend(self, session: Any, row: int) -> Any:
+        """A binding of a draft's session with the caches in it, for a call that writes `row` (self_draft/drafter.py).
+
+        Raises ValueError where that row is committed, or behind the caches' end.
+        """
+        if row < self._length:
+            raise ValueError(f"row {row} is committed: a draft writes behind the target's {self._length} rows")
+        return self._buffers.lend(session, row + 1)
+
     def _ends(self, rows: int) -> list[int]:
         """Where each value segment of a call ends. A call wider than a block reads the whole extent in all of them."""
         if rows > self.max_queries:

@@ -85,6 +85,17 @@ class Caches:
         if self._shared is not None:
             self._shared.bind(binding, rows, _names(session))
 
+    def lend(self, session: Any, rows: int) -> Any:
+        """The binding of a graph that evaluates row `rows` - 1 alone, without segments and with one link a chain."""
+        if rows > self.capacity:
+            raise ValueError(f"{rows} rows asked of a cache of {self.capacity}")
+        if self._prefixed is None:
+            return self.binding(session, [rows], 1, 0)
+        if session not in self._rebound:
+            self._rebound[session] = session.io_binding()
+        self.bind_static(self._rebound[session], session, rows, 1)
+        return self._rebound[session]
+
     def read(self, index: int, rows: int) -> np.ndarray:
         """A copy of the first `rows` rows, (rows, Hkv, d), of layer 0's key, layer 0's value, layer 1's key, ..."""
         shared = self._places[index][0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from qbpass.admission_table import show_admission
-from qbpass.commands.options import Provider, Threads, checked_prefill, chosen, session_spec
+from qbpass.commands.options import OptionError, Provider, Threads, checked_prefill, chosen, session_spec
 from qbpass.lowering_lines import lowering_lines
 from qbpass.models.session import SessionSpec
 from qbpass.repair_lines import repair_lines
@@ -71,6 +71,15 @@ def rewrite(
             "optimizer changed.",
         ),
     ] = False,
+    pack_weights: Annotated[
+        bool,
+        typer.Option(
+            "--pack-weights",
+            help="Copy the weights into the bundle as the CPU's kernels pack them, too. Every session over them reads "
+            "one copy in memory (rows alone, --emit specialized, several engines, several processes); on disk they "
+            "take about twice the model's size.",
+        ),
+    ] = False,
     force_repair: Annotated[
         list[str] | None,
         typer.Option(
@@ -101,9 +110,12 @@ def rewrite(
         "max_queries": max_queries,
         "emit": emission,
         "copy_weights": copy_weights,
+        "pack": pack_weights,
         "fresh": fresh,
         "force_repairs": force_repair or (),
     }
+    if pack_weights and provider != "cpu":
+        raise OptionError("--pack-weights is for --provider cpu: other providers pack nothing that is written")
     spec = session_spec(provider, threads)
     decoder = own_decoder(model)
     _ = decoder.contract  # raises where the interface has a problem

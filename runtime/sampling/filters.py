@@ -13,8 +13,8 @@ import numpy as np
 
 #: Tokens a block of the vocabulary whose maxima bound the k-th largest score from below.
 _BLOCK = 64
-#: Weights, relative to the largest, down to which top-p looks first, then second, before it sorts everything.
-_CUTS = (1e-2, 1e-4, 1e-7)
+#: Weights, relative to the largest, down to which top-p looks, one after the other, before it sorts everything.
+_CUTS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 
 
 def at_least_kth(scores: np.ndarray, k: int) -> np.ndarray:

@@ -10,7 +10,8 @@ on equal copies that differ, which is tried in a request's first calls. That fal
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -73,14 +74,15 @@ class HFProcessor:
 
         ids = torch.tensor(np.array(prefix, np.int64)[None])
         before = _out_of_reach(processor)
-        scores = processor(ids, torch.tensor(scores_V[None]))
+        with _one_thread(torch):
+            scores = processor(ids, torch.tensor(scores_V[None]))
         if not np.array_equal(ids.numpy(), np.asarray(prefix)[None]):
             raise ProcessorError(f"processor {self._name} changed the tokens it was given: let it change a copy")
         after = _out_of_reach(processor)
         changed = next((where for where in {**before, **after} if not _same(before.get(where), after.get(where))), None)
         if changed is not None:
             raise ProcessorError(
-                f"processor {self._name} keeps state in {changed}, which can't be rolled back: keep it in the "
+                f"processor {self._name} keeps state in {changed[1]}, which can't be rolled back: keep it in the "
                 "processor's attributes"
             )
         if not isinstance(scores, torch.Tensor) or scores.shape != (1, len(scores_V)):
@@ -99,22 +101,43 @@ class HFProcessor:
             ) from error
 
 
-def _out_of_reach(processor: Any) -> dict[str, Any]:
-    """Where, and a copy of what is there: plain data that copies of `processor` share and a call may change."""
-    found: dict[str, Any] = {}
-    for name, value in ((type(processor).__name__, processor), *getattr(processor, "__dict__", {}).items()):
+@contextmanager
+def _one_thread(torch: Any) -> Iterator[None]:
+    """A row of scores is little work, and torch's other threads would wait for it beside ONNX Runtime's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _out_of_reach(processor: Any) -> dict[tuple[int, str], Any]:
+    """Where, and a copy of what is there: plain data that copies of `processor` share and a call may change.
+
+    Of a list of processors, as transformers' LogitsProcessorList, that of each.
+    """
+    parts = (processor, *processor) if isinstance(processor, list | tuple) else (processor,)
+    return {
+        (number, where): copy.deepcopy(value)
+        for number, part in enumerate(parts)
+        for where, value in _shared_by_copies(part)
+        if _is_data(value)
+    }
+
+
+def _shared_by_copies(part: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in ((type(part).__name__, part), *getattr(part, "__dict__", {}).items()):
         function = value.__func__ if isinstance(value, MethodType) else value
         if isinstance(function, FunctionType):
-            names = function.__code__.co_freevars
-            for variable, cell in zip(names, function.__closure__ or (), strict=True):
-                found[f"variable {variable} of {name}'s closure"] = _content(cell)
-            found[f"attributes of function {name}"] = dict(vars(function))
-            found[f"defaults of function {name}"] = [function.__defaults__, function.__kwdefaults__]
-    for kind in type(processor).__mro__[:-1]:
+            for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+                yield f"variable {variable} of {name}'s closure", _content(cell)
+            yield f"attributes of function {name}", dict(vars(function))
+            yield f"defaults of function {name}", [function.__defaults__, function.__kwdefaults__]
+    for kind in type(part).__mro__[:-1]:
         for name, value in vars(kind).items():
             if not name.startswith("__"):
-                found[f"{kind.__name__}.{name}"] = value
-    return {where: copy.deepcopy(value) for where, value in found.items() if _is_data(value)}
+                yield f"{kind.__name__}.{name}", value
 
 
 def _content(cell: Any) -> Any:

@@ -173,13 +173,13 @@ def test_a_large_range_is_compared_to_its_end(tmp_path: Path, monkeypatch: pytes
     data = np.random.default_rng(0).bytes(10_000)
     one.write_bytes(data)
     other.write_bytes(b"xyz" + data)
-    assert kept_weights._same_bytes(one, 0, other, 3, 10_000)
-    assert not kept_weights._same_bytes(one, 0, other, 3, 10_001)  # a file that ends within
+    assert kept_weights.same_bytes(one, 0, other, 3, 10_000)
+    assert not kept_weights.same_bytes(one, 0, other, 3, 10_001)  # a file that ends within
     for place in (0, 999, 1000, 9_999):
         changed = bytearray(b"xyz" + data)
         changed[3 + place] ^= 1
         other.write_bytes(bytes(changed))
-        assert not kept_weights._same_bytes(one, 0, other, 3, 10_000)
+        assert not kept_weights.same_bytes(one, 0, other, 3, 10_000)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 4096])

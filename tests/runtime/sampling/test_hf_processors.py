@@ -88,6 +88,7 @@ STATEFUL: dict[str, Callable[[int], Any]] = {
     "PrefixConstrained": lambda prompt: hf.PrefixConstrainedLogitsProcessor(PrefixTable(), num_beams=1),
     "a counter": lambda prompt: CallCounter(),
     "a growing tensor": lambda prompt: SumOfAll(),
+    "a list of two": lambda prompt: hf.LogitsProcessorList([CallCounter(), SumOfAll()]),
 }
 
 
@@ -233,6 +234,10 @@ def returns_nan() -> Any:
         (mutates_the_tokens, "processor Mutates changed the tokens it was given"),
         (remembers_in_a_closure, "keeps state in variable count of function's closure"),
         (remembers_in_a_closures_list, "keeps state in variable calls of _prefix_allowed_tokens_fn's closure"),
+        (
+            lambda: hf.LogitsProcessorList([CallCounter(), remembers_in_a_closures_list()]),
+            "LogitsProcessorList keeps state in variable calls of",
+        ),
         (remembers_in_its_class, "keeps state in Remembers.calls"),
         (remembers_in_a_default, "keeps state in defaults of function"),
         (draws_from_the_global_generator, "answers two equal calls differently"),

@@ -79,6 +79,7 @@ def test_top_p_keeps_the_same_whether_it_sorts_a_part_or_the_whole(top_p: float,
 
 def test_of_equal_weights_top_p_keeps_the_lower_ids() -> None:
     assert nucleus(np.ones(10), 0.35).tolist() == [0, 1, 2, 3]
+    assert nucleus(np.ones(4), 0.5).tolist() == [0, 1]  # a share that is just reached is enough
 
 
 @given(scores=SCORES, min_p=st.floats(0.001, 0.999))
