@@ -9,6 +9,7 @@ import numpy as np
 
 from qbpass.rewrites.manifest import CacheLayer
 from qbpass.runtime.buffers import KVBuffers
+from qbpass.runtime.element_types import numpy_type
 from qbpass.runtime.graph_cache import GraphCache, GraphKey
 from qbpass.runtime.row_calls import RowCalls
 from qbpass.runtime.shared_cache import SharedCache, chained_parts
@@ -95,6 +96,11 @@ class Caches:
             self._rebound[session] = session.io_binding()
         self.bind_static(self._rebound[session], session, rows, 1)
         return self._rebound[session]
+
+    def fill_with_zeros(self) -> None:
+        """For readers of rows that nothing was written to: a masked NaN is a NaN still."""
+        for value in self.values:
+            value.update_inplace(np.zeros(value.shape(), numpy_type(value)))
 
     def read(self, index: int, rows: int) -> np.ndarray:
         """A copy of the first `rows` rows, (rows, Hkv, d), of layer 0's key, layer 0's value, layer 1's key, ..."""

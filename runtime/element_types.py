@@ -11,6 +11,11 @@ from qbpass.models.errors import ContractError
 _TYPES: dict[str, type[np.floating[Any]]] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
+def numpy_type(value: Any) -> np.dtype[Any]:
+    """Of an OrtValue of floating-point numbers."""
+    return np.dtype(_TYPES[value.data_type()])
+
+
 def cache_dtypes(session: Any) -> dict[str, np.dtype[Any]]:
     """The numpy dtype of each cache and prefix of one that the session takes.
 

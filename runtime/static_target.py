@@ -67,7 +67,9 @@ def bucket(extent: int, capacity: int) -> int:
 class StaticTarget:
     """A BlockTarget whose verification runs the static graph in its place, over the same cache.
 
-    Prompts, and phases in which the layout is not active, run as they do there.
+    Prompts, and phases in which the layout is not active, run as they do there. Rows behind a call's own are read and
+    masked, so they must hold numbers: zeros, or what earlier requests left. A rejected row that holds a NaN shows as
+    NaN logits, an error, in calls that read it before it is written again.
     """
 
     def __init__(self, target: BlockTarget, sessions: StaticSessions, spec: SessionSpec, phase_mask: int):
@@ -84,6 +86,7 @@ class StaticTarget:
         self._inputs = {entry.name for entry in sessions.device.get_inputs()}
         dtype = logits_dtype(sessions.device, self.interface.logits)
         self._rows = np.empty((self.max_queries, self.vocab_size), dtype)
+        self._numbers = False  # of the cache's rows: what lies in new memory may be anything
 
     @property
     def captures(self) -> bool:
@@ -99,13 +102,17 @@ class StaticTarget:
         return self._target.guard
 
     def start(self, rows: int) -> None:
-        before = self._target.caches.capacity
+        caches = self._target.caches
+        before = caches.capacity
         self._target.start(rows)
-        if self._target.caches.capacity != before:
+        if caches.capacity != before:
             self.graphs.clear()
+        if caches.capacity != before or not self._numbers:
+            caches.fill_with_zeros()
+            self._numbers = True
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
-        return self._target.prefill(tokens)
+        return self._seen(self._target.prefill(tokens))
 
     def rollback(self, length: int) -> None:
         self._target.rollback(length)
@@ -134,6 +141,11 @@ class StaticTarget:
             logits = self._rows[:rows]
             kept.value.run(arrays, logits)
             self._target.advance(rows)
+        return self._seen(logits)
+
+    def _seen(self, logits: np.ndarray) -> np.ndarray:
+        """Rows that are no numbers may have left such keys and values: they are wiped before the next request."""
+        self._numbers = self._numbers and not bool(np.isnan(logits).any())
         return logits
 
     def _made(self, arrays: dict[str, np.ndarray], rows: int, extent: int) -> StaticCall:

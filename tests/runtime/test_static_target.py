@@ -17,6 +17,7 @@ from qbpass.rewrites.bundle import Bundle, plan_for
 from qbpass.rewrites.refused import RewriteRefused
 from qbpass.rewrites.static_graph import static_graph
 from qbpass.runtime.block_target import BlockTarget
+from qbpass.runtime.buffers import KVBuffers
 from qbpass.runtime.endpoint import Endpoint
 from qbpass.runtime.engine import Engine, Request
 from qbpass.runtime.graph_cache import GraphCache, GraphKey
@@ -121,11 +122,39 @@ def test_sums_over_masked_keys_are_proven_wrong_on_the_cpu_and_refused_with_the_
     assert (trial["witness"]["past"] + 1) % 4 == 3
 
 
+def _static(bundle: Bundle, layout: Any) -> StaticTarget:
+    plan = plan_for(bundle, layout, SPEC)
+    sessions = StaticSessions.open(static_graph(bundle.reference, plan), SPEC, bundle.weights)
+    return StaticTarget(BlockTarget.from_bundle(bundle, SPEC), sessions, SPEC, plan.phase_mask)
+
+
+def test_rows_that_nothing_was_written_to_are_zeros_before_anything_reads_them(
+    tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New memory may hold NaNs, and a masked NaN is a NaN still; so may a request that went wrong leave some."""
+    static = _static(tiny_bundle, "qb")
+    reserve = KVBuffers.reserve
+
+    def poisoned(self: KVBuffers, rows: int) -> None:
+        before = self.capacity
+        reserve(self, rows)
+        if self.capacity != before:
+            for value in self.values:
+                value.update_inplace(np.full(value.shape(), np.nan, np.float32))
+
+    monkeypatch.setattr(KVBuffers, "reserve", poisoned)
+    for _ in range(2):
+        static.start(40)
+        static.prefill(PROMPT)
+        assert np.isfinite(static.verify([1, 2])).all()
+        for value in static._target.caches.values:
+            value.update_inplace(np.full(value.shape(), np.nan, np.float32))
+        assert np.isnan(static.verify([3])).all()  # that this is seen is what the next request lives on
+
+
 def test_only_rows_behind_an_extent_of_the_measured_rule_differ(tiny_bundle: Bundle) -> None:
     """What is refused above is the kernel's sum and nothing else: masks, positions and slots are the call's own."""
-    plan = plan_for(tiny_bundle, "qb", SPEC)
-    sessions = StaticSessions.open(static_graph(tiny_bundle.reference, plan), SPEC, tiny_bundle.weights)
-    static = StaticTarget(BlockTarget.from_bundle(tiny_bundle, SPEC), sessions, SPEC, plan.phase_mask)
+    static = _static(tiny_bundle, "qb")
     serial = SerialTarget.from_bundle(tiny_bundle, SPEC)
     tokens = np.random.default_rng(0).integers(0, serial.vocab_size, 30).tolist()
     for past in range(20, 26):
