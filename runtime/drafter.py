@@ -30,6 +30,7 @@ class Drafter(Protocol):
         """Up to `limit` tokens that may follow what was committed.
 
         fork: makes a chooser at the position behind the last committed token, to be used up or not made at all.
+        Where it finds no token that may be chosen (SamplingError), the round goes without proposals.
         """
 
 

@@ -23,6 +23,7 @@ from qbpass.runtime.choosing import Chooser, Choosing
 from qbpass.runtime.drafter import Drafter, Proposal
 from qbpass.runtime.endpoint import StopReason
 from qbpass.runtime.policy import DraftingPolicy, Round
+from qbpass.runtime.sampling.errors import SamplingError
 from qbpass.runtime.stops import Stops
 from qbpass.runtime.target import Target
 from qbpass.runtime.trace import Trace
@@ -98,7 +99,10 @@ class Transaction:
         self._proposal, self._drafted, self._draft_seconds = Proposal(), 0, 0.0
         if self._asked > 0:
             before = self._clock()
-            drafted = self.drafter.propose(self._asked, self._chooser.fork)
+            try:
+                drafted = self.drafter.propose(self._asked, self._chooser.fork)
+            except SamplingError:  # a fork found no token in a text that need never come to be
+                drafted = Proposal()
             self._draft_seconds = self._clock() - before
             usable = Proposal(tuple(self._usable(drafted.tokens)), drafted.grade)
             self._drafted = len(usable.tokens)

@@ -26,6 +26,7 @@ from sampled_requests import (
 
 from qbpass.runtime import transaction
 from qbpass.runtime.choosing import Chooser
+from qbpass.runtime.drafter import Proposal
 from qbpass.runtime.endpoint import StopReason
 from qbpass.runtime.engine import Engine, Request
 from qbpass.runtime.sampling import chooser as chooser_module
@@ -242,6 +243,23 @@ def test_a_drafter_that_chooses_with_a_fork_is_right_as_often_as_it_has_the_targ
     )
     trace = Engine(LogitsTarget(), Foresight(wrong=0)).generate(request)[1]
     assert trace.acceptance == 1
+
+
+class GoesAstray(Foresight):
+    """Its text leaves what the rule allows: its draft knows other tokens, or none that may come next."""
+
+    def propose(self, limit: int, fork: Callable[[], Chooser]) -> Proposal:
+        chooser = fork()
+        if self.random.random() < 0.3:
+            return super().propose(limit, fork)
+        chooser.choose(np.full(self.vocabulary, -np.inf, np.float32))
+        raise AssertionError("a token was chosen where none is allowed")
+
+
+def test_a_drafters_text_that_the_rule_does_not_allow_ends_no_request() -> None:
+    for seed, prompt in enumerate(prompts(5)):
+        settings = Sampling(seed=seed, processors=(Watermark(),))
+        assert generated(settings, prompt, GoesAstray(seed)) == generated(settings, prompt)
 
 
 def test_other_seeds_are_other_outputs_and_the_same_seed_the_same() -> None:
