@@ -47,7 +47,7 @@ class HFProcessor:
 
     def begin(self, prompt: Sequence[int]) -> _Held:
         del prompt
-        return _Held(self._copied(self._processor), 0)
+        return _Held(self._processor, 0)
 
     def apply(self, prefix: np.ndarray, state: _Held, scores_V: np.ndarray) -> np.ndarray:
         called = self._copied(state.before)
