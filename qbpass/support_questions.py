@@ -140,7 +140,7 @@ def _of_bundle(path: Path, asking: Asking) -> Questions:
     report = admit(bundle.reference)
     if asking.asks == "ggml":
         return _of_sites(report, asking, {"graph": "bundle"})
-    names = ("decoder.onnx",) if manifest.emission == "guarded" else ("decoder.active.onnx", "decoder.native.onnx")
+    names = tuple(sorted(name for name in manifest.files if name.startswith("decoder.")))
     rows = manifest.max_queries if asking.queries is None else asking.queries
     described = [describe(onnx.ModelProto.FromString(bundle.graph(name)), _of_bundle_node, rows) for name in names]
     details = {"graph": "bundle", "files": list(names), "emission": manifest.emission, "layout": manifest.layout}

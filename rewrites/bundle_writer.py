@@ -28,10 +28,12 @@ from qbpass.rewrites.manifest import MANIFEST_FILE, Emit, Interface, Manifest, P
 from qbpass.rewrites.phases import default_mask
 from qbpass.rewrites.plan import AnyLayout, RewritePlan, SitePlan
 from qbpass.rewrites.row_repair.repair import RowRepair
+from qbpass.rewrites.width_graphs import width_file, widths_of
 from qbpass.rewrites.written import Machine, Tried
 
 GRAPHS: dict[Emit, dict[str, Emission]] = {
     "guarded": {"decoder.onnx": "guarded"},
+    "widths": {"decoder.onnx": "guarded"},  # and width_graphs.py's
     "specialized": {"decoder.active.onnx": "active", "decoder.native.onnx": "native"},
 }
 
@@ -74,7 +76,7 @@ def write_bundle(
         copy_weights = copy_weights or lie_in(decoder, folder)
         frozen = freeze(decoder, staging, spec, copy_weights=copy_weights)
         if frozen.folder != staging:
-            reserved = {*GRAPHS[emit], GRAPH_FILE, MANIFEST_FILE, *frozen.tokenizer_files}
+            reserved = {*_graph_files(emit, max_queries), MANIFEST_FILE, *frozen.tokenizer_files}
             frozen = take_frozen(frozen, staging, reserved, copy_weights=copy_weights)
         if pack:
             progress("packing weights for kernels")
@@ -85,7 +87,17 @@ def write_bundle(
 
         emissions = GRAPHS[emit]
         work = Candidates(
-            frozen, report, spec, prefill, emissions, machine, layout == "auto", options, force_repairs, progress
+            frozen,
+            report,
+            spec,
+            prefill,
+            emissions,
+            machine,
+            layout == "auto",
+            options,
+            force_repairs,
+            progress,
+            by_width=emit == "widths",
         )
         choice = None
         if layout == "auto":
@@ -98,6 +110,8 @@ def write_bundle(
         plan = written.plan
         for name, emission in emissions.items():
             (staging / name).write_bytes(written.models[emission].SerializeToString(deterministic=True))
+        for rows, model in written.widths.items():
+            (staging / width_file(rows)).write_bytes(model.SerializeToString(deterministic=True))
         progress("writing the manifest: digests of every file")
         manifest = _manifest(frozen, plan, spec, staging, emit, prefill, choice, tried)
         for name in manifest.tokenizer_files:
@@ -119,7 +133,7 @@ def _manifest(
     choice: Choice | None,
     tried: Tried | None,
 ) -> Manifest:
-    names = [*GRAPHS[emit], GRAPH_FILE]
+    names = _graph_files(emit, plan.max_queries)
     return Manifest(
         qbpass_version=version("qbpass"),
         layout=plan.layout,
@@ -145,6 +159,11 @@ def _manifest(
         tokenizer_files=tuple(sorted(frozen.tokenizer_files)),
         weights=describe_weights(frozen),
     )
+
+
+def _graph_files(emit: Emit, max_queries: int) -> list[str]:
+    widths = widths_of(max_queries) if emit == "widths" else ()
+    return [*GRAPHS[emit], *(width_file(rows) for rows in widths), GRAPH_FILE]
 
 
 def _planned(entry: SitePlan) -> PlannedSite:

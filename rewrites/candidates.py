@@ -20,6 +20,7 @@ from qbpass.rewrites.plan_audit import audit_written
 from qbpass.rewrites.planner import check_addresses, make_plan, refuse_problems
 from qbpass.rewrites.refused import RewriteRefused
 from qbpass.rewrites.row_repair.asked_for import refuse_forced
+from qbpass.rewrites.width_graphs import width_graphs
 from qbpass.rewrites.written import Machine, Tried, Written
 
 
@@ -37,6 +38,7 @@ class Candidates:
     options: Mapping[str, Any]
     force_repairs: Sequence[str]
     progress: Callable[[str], None]
+    by_width: bool = False
     _done: dict[AnyLayout, tuple[Written, Tried | None]] = field(default_factory=dict)
 
     def candidate(self, layout: AnyLayout) -> RewritePlan:
@@ -73,6 +75,7 @@ class Candidates:
 
     def _emit(self, plan: RewritePlan) -> Written:
         models = {}
+        widths = width_graphs(self.frozen, plan) if self.by_width else {}
         for name, emission in self.emissions.items():
             self.progress(f"rewriting: {name}")
             models[emission] = (gs_graph if plan.layout == "gs" else rewrite_graph)(self.frozen, plan, emission)
@@ -82,7 +85,7 @@ class Candidates:
             check_addresses(audit_written(plan, models, ExportedGraph(Flow.of(read))))
             problems = audit_chains(self.frozen, plan, models)
             refuse_problems([problem for site in problems.values() for problem in site])
-        return Written(self.frozen, plan, models, self.prefill)
+        return Written(self.frozen, plan, models, self.prefill, widths)
 
     def _try(self, written: Written) -> Tried:
         assert self.machine is not None

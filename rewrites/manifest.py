@@ -15,7 +15,7 @@ from qbpass.rewrites.choice import Choice
 
 MANIFEST_FILE = "qbpass.json"
 
-Emit = Literal["guarded", "specialized"]
+Emit = Literal["guarded", "specialized", "widths"]
 
 #: A file in the bundle's own folder: a bundle from a stranger can name none outside it.
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]

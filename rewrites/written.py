@@ -15,12 +15,15 @@ from qbpass.rewrites.plan import AnyLayout, RewritePlan
 
 @dataclass(frozen=True)
 class Written:
-    """models: the graphs that will be run, by emission. prefill: how the reference reads its prompt."""
+    """models: the graphs that will be run, by emission. prefill: how the reference reads its prompt. widths: those of
+    calls of one number of rows (width_graphs.py).
+    """
 
     frozen: Decoder
     plan: RewritePlan
     models: Mapping[Emission, onnx.ModelProto]
     prefill: str
+    widths: Mapping[int, onnx.ModelProto] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

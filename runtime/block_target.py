@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from qbpass.rewrites.guard import SECOND_LAYOUT
 from qbpass.rewrites.manifest import Interface
 from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.plan import HeadForm, RewritePlan
+from qbpass.rewrites.width_graphs import width_file, widths_of
 from qbpass.runtime.addresses import elem_type, ort_device, raw_binders
 from qbpass.runtime.caches import Caches
 from qbpass.runtime.call_error import session_run
@@ -51,16 +53,18 @@ class BlockTarget:
         prefill_rows: int | None = None,
         second_layout: bool = False,
         row_calls: RowCalls | None = None,
+        by_width: Mapping[int, Any] = MappingProxyType({}),
     ):
         """native_session: only where `session` is a straight-line graph of the active layout; calls in phases outside
         `phase_mask` run on it. chained: layers whose attention is a chain of operators, one a query (rewrites/chains/).
         prefill_rows: rows of the prompt a call (prefill.py); None for all of them in one. second_layout: of a graph
         that holds two. row_calls: what evaluates a row alone, where every layer is chained.
+        by_width: rows -> session of the active layout's graph for calls of so many (rewrites/width_graphs.py).
         """
         self.session = session
         self._native_session, self._phase_mask = native_session, phase_mask
         self._head, self._prefill_rows = head, prefill_rows
-        self._row_calls = row_calls
+        self._row_calls, self._by_width = row_calls, dict(by_width)
         self._raised = SECOND_LAYOUT if second_layout else 0
         self.interface = interface
         self.vocab_size = interface.vocab_size
@@ -78,15 +82,19 @@ class BlockTarget:
         self._length = 0
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle, spec: SessionSpec, row_calls: RowCalls | None = None) -> BlockTarget:
+    def from_bundle(
+        cls, bundle: Bundle, spec: SessionSpec, row_calls: RowCalls | None = None, *, lean: bool = False
+    ) -> BlockTarget:
         """The bundle's guarded graph in a session of its own, or its two straight-line graphs, which hold the weights
-        twice. row_calls: see row_calls.py. Raises BundleError for a bundle of layout gs, which GSTarget runs.
+        twice, and those of each number of rows, where it has them and lean is not asked for. row_calls: row_calls.py.
+        Raises BundleError for a bundle of layout gs, which GSTarget runs.
         """
         if bundle.manifest.layout == "gs":
             raise BundleError(f"{bundle.folder} is of layout gs: open it with open_target")
         straight = bundle.manifest.emission == "specialized"
         session = _open(bundle, "decoder.active.onnx" if straight else "decoder.onnx", spec)
         native_session = _open(bundle, "decoder.native.onnx", spec) if straight else None
+        widths = widths_of(bundle.manifest.max_queries) if bundle.manifest.emission == "widths" and not lean else ()
         return cls(
             session,
             bundle.manifest.interface,
@@ -101,6 +109,7 @@ class BlockTarget:
             chained=frozenset(chain.layer for chain in bundle.manifest.chains),
             prefill_rows=target_prompt_rows(bundle.manifest),
             row_calls=row_calls,
+            by_width={rows: _open(bundle, width_file(rows), spec) for rows in widths},
         )
 
     @classmethod
@@ -113,6 +122,7 @@ class BlockTarget:
         *,
         native_session: Any = None,
         prefill_rows: int | None = None,
+        by_width: Mapping[int, Any] = MappingProxyType({}),
     ) -> BlockTarget:
         """Over the graphs of a plan that is in no bundle."""
         return cls(
@@ -128,6 +138,7 @@ class BlockTarget:
             head=plan.head,
             chained=frozenset(chain.site.layer for chain in plan.chains),
             prefill_rows=prefill_rows,
+            by_width=by_width,
         )
 
     def native(self, spec: SessionSpec) -> BlockTarget:
@@ -153,7 +164,7 @@ class BlockTarget:
     def watch(self, wrap: Callable[[Any, str], Any]) -> None:
         """Put `wrap(session, graph)` in the place of each session.
 
-        graph: "guarded", or "active" and "native"; "row" of the session for rows alone.
+        graph: "guarded", or "active" and "native"; "row" of the session for rows alone, "rowsN" of that for N.
 
         Before the first call; targets that share the sessions are not touched.
         """
@@ -163,6 +174,7 @@ class BlockTarget:
             self._native_session = wrap(self._native_session, "native")
         if self._row_calls is not None:
             self._row_calls = RowCalls(wrap(self._row_calls.session, "row"), self.interface)
+        self._by_width = {rows: wrap(session, f"rows{rows}") for rows, session in self._by_width.items()}
 
     def _sharing(
         self, spec: SessionSpec, guard: PhaseGuard, prefill_rows: int | None, *, second_layout: bool = False
@@ -183,6 +195,7 @@ class BlockTarget:
             prefill_rows=prefill_rows,
             second_layout=second_layout,
             row_calls=self._row_calls,
+            by_width=self._by_width,
         )
 
     @property
@@ -256,7 +269,7 @@ class BlockTarget:
         else:
             session, binding = self._layout_binding(tokens, ends)
             first = len(tokens) - len(logits) if self._head == "asked" else None
-            self._feeds.bind(binding, tokens, past, first, self._phase())
+            self._feeds.bind(binding, tokens, past, first, self._phase(session))
         _, bind_output = raw_binders(binding)
         shape, address = (1, *logits.shape), logits.ctypes.data
         bind_output(self.interface.logits, self._host, self._logits_elem, shape, address)
@@ -264,15 +277,17 @@ class BlockTarget:
         self._length = full
 
     def _layout_binding(self, tokens: Sequence[int], ends: list[int]) -> tuple[Any, Any]:
-        """The rewritten graph's session for a call in this phase, and its binding with the caches in it."""
+        """The rewritten graphs' session for a call in this phase, and its binding with the caches in it."""
         active = layout_active(Phase(self.guard.value), self._phase_mask)
         session = self.session if active or self._native_session is None else self._native_session
+        if active:
+            session = self._by_width.get(len(tokens), session)
         layout = (2 if self._raised else 1) if active else 0
         return session, self._buffers.binding(session, ends, len(tokens), layout)
 
-    def _phase(self) -> int | None:
-        """What the phase input gets; None where the graph has none."""
-        if self._native_session is not None:
+    def _phase(self, session: Any) -> int | None:
+        """What the phase input gets; None where the session's graph has none."""
+        if self._native_session is not None or session is not self.session:
             return None
         return self.guard.value + (self._raised if self.guard.value else 0)
 

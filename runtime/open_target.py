@@ -17,7 +17,7 @@ BundleTarget = BlockTarget | GSTarget
 def open_target(bundle: Bundle, spec: SessionSpec, *, lean: bool = False, reference: Any = None) -> BundleTarget:
     """By the bundle's layout. Raises BundleError where its graph is not the manifest's, else as open_session does.
 
-    lean: no second session for rows alone (row_calls.py): less memory, and slower where nothing is drafted.
+    lean: no sessions for rows alone (row_calls.py) and for each number of rows: less memory, and slower.
     reference: a session of the bundle's frozen graph that is there already, and is used for them.
     """
     if bundle.manifest.layout == "gs":
@@ -25,4 +25,4 @@ def open_target(bundle: Bundle, spec: SessionSpec, *, lean: bool = False, refere
     rows = None
     if bundle.appends_in_place and not lean:
         rows = open_row_calls(bundle, spec) if reference is None else RowCalls(reference, bundle.manifest.interface)
-    return BlockTarget.from_bundle(bundle, spec, rows)
+    return BlockTarget.from_bundle(bundle, spec, rows, lean=lean)

@@ -51,8 +51,8 @@ Lean = Annotated[
     typer.Option(
         "--lean",
         help="One session for calls of any width. Bundles of fused operators that share their cache otherwise have a "
-        "second one, of the frozen graph, for rows alone: faster where little is drafted, and its packed weights take "
-        "about the model's size of memory once more.",
+        "second one, of the frozen graph, for rows alone, and those of --emit widths one for each number of rows: "
+        "faster, and each holds the packed weights once more unless the bundle was made with --pack-weights.",
     ),
 ]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qbpass.rewrites.plan import AnyLayout, RewritePlan
     from qbpass.rewrites.planner import RewriteRefused
 
-Emit = Literal["guarded", "specialized"]
+Emit = Literal["guarded", "specialized", "widths"]
 
 
 def rewrite(
@@ -60,7 +60,14 @@ def rewrite(
     ] = None,
     max_queries: Annotated[int, typer.Option("--max-queries", min=1, max=64, help="Rows of a verification call.")] = 4,
     emit: Annotated[
-        str, typer.Option("--emit", metavar="guarded|specialized", help="One graph with a phase input, or two without.")
+        str,
+        typer.Option(
+            "--emit",
+            metavar="guarded|specialized|widths",
+            help="One graph with a phase input, or two without; widths: beside the guarded one a graph for each number "
+            "of rows, of decoders whose every attention is a fused operator: the fastest, in a session each (best with "
+            "--pack-weights, or each holds packed weights of its own).",
+        ),
     ] = "guarded",
     copy_weights: Annotated[
         bool,
@@ -103,7 +110,7 @@ def rewrite(
     from qbpass.rewrites.planner import RewriteRefused
 
     wanted = cast('AnyLayout | Literal["auto"]', chosen("--layout", layout, ("auto", "qb", "pq", "gs")))
-    emission = cast(Emit, chosen("--emit", emit, ("guarded", "specialized")))
+    emission = cast(Emit, chosen("--emit", emit, ("guarded", "specialized", "widths")))
     asked: dict[str, Any] = {
         "phase_mask": phase_mask,
         "prefill": checked_prefill(prefill),

@@ -123,15 +123,15 @@ def test_a_cache_that_only_some_layers_share_has_no_row_calls(tmp_path: Path) ->
     assert opened(bundle)._row_calls is None
 
 
-def test_twins_share_the_session_of_rows_alone(bundle: Bundle) -> None:
+def test_siblings_share_the_session_of_rows_alone(bundle: Bundle) -> None:
     target = BlockTarget.from_bundle(bundle, SPEC, open_row_calls(bundle, SPEC))
-    twin = target.twin(SPEC)
+    sibling = target.sibling(SPEC)
     assert target._row_calls is not None
-    assert twin._row_calls is target._row_calls
+    assert sibling._row_calls is target._row_calls
     tokens, rows = random_tokens(bundle, 8), []
-    for each in (target, twin):
+    for each in (target, sibling):
         each.start(8)
         each.prefill(tokens[:6])
-    for each in (target, twin):
+    for each in (target, sibling):
         rows.append([each.verify([token]).tobytes() for token in tokens[6:]])
     assert rows[0] == rows[1]
