@@ -99,6 +99,8 @@ def serve(
 
     from qbpass.models.tokenizer import TextCodec
     from qbpass.rewrites.bundle import check_recipe, open_bundle
+    from qbpass.runtime.drafting.adaptive import AdaptivePolicy
+    from qbpass.runtime.drafting.calibrate import calibrate
     from qbpass.runtime.drafting.named import LOOKED_UP, POLICIES
     from qbpass.runtime.engine import Engine
     from qbpass.runtime.open_target import open_target
@@ -138,6 +140,9 @@ def serve(
         ),
     )
     made = [Engine(each, LOOKED_UP[draft](), POLICIES[policy](each.max_queries)) for each in targets]
+    for engine in made:
+        if isinstance(engine.policy, AdaptivePolicy):
+            calibrate(engine.policy.costs, engine.target)
     service = Service(served, made, api_key)
     _log(logging.INFO if log_requests else logging.WARNING)
     Server(service, listener, lambda: say(f"serving {served.name} at {url_of(listener)}/v1")).run()

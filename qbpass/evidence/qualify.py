@@ -27,12 +27,11 @@ from qbpass.evidence.report import (
 )
 from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle, check_recipe
+from qbpass.runtime.drafting.adaptive import AdaptivePolicy
+from qbpass.runtime.drafting.calibrate import calibrate
 from qbpass.runtime.endpoint import Endpoint, first_difference
 from qbpass.runtime.engine import Request
 from qbpass.runtime.trace import Trace
-
-#: Enough for a policy to see what a call costs before anything is timed.
-WARM_UP_TOKENS = 16
 
 Progress = Callable[[str, int, int], None]
 
@@ -61,7 +60,9 @@ def qualify(
     ]
     for arm in arms:
         progress(f"warming up {arm.name}", 0, 1)
-        arm.engine.generate(Request(requests[0].prompt, WARM_UP_TOKENS, requests[0].stop_ids, options.k))
+        arm.engine.generate(Request(requests[0].prompt, 4, requests[0].stop_ids, options.k))
+        if isinstance(arm.engine.policy, AdaptivePolicy):
+            calibrate(arm.engine.policy.costs, arm.target)
     runs: list[dict[str, Run]] = []
     replays = {arm.name: ReplayCount() for arm in arms if arm.name != "R"}
     for index, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):

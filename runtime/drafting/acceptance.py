@@ -29,8 +29,8 @@ class _Rate:
         self.trials = self.trials * kept + 1.0
         self.hits = self.hits * kept + hit
 
-    def with_prior(self, mean: float, weight: float) -> float:
-        return (mean * weight + self.hits) / (weight + self.trials)
+    def with_prior(self, mean: float, weight: float, misses: float = 0.0) -> float:
+        return (mean * weight + self.hits) / (weight + self.trials + misses)
 
 
 @dataclass
@@ -72,15 +72,15 @@ class Acceptance:
         waiting.matched += 1
         return hit and waiting.matched < len(waiting.tokens)
 
-    def expected(self, grade: int, most: int) -> list[float]:
+    def expected(self, grade: int, most: int, misses: float = 0.0) -> list[float]:
         """expected[k]: how many of the first k tokens of a proposal will be accepted, k from 0 to `most`.
 
-        A place that was never judged is taken for as good as the one before it.
+        A place that was never judged is taken for as good as the one before it. misses: as if each place had failed
+        so many times more in this request.
         """
         expected, all_so_far, rate = [0.0], 1.0, PRIOR
         for place in range(most):
             rate = self._ever[grade, place].with_prior(rate, PRIOR_WEIGHT)
-            rate_here = self._here[grade, place].with_prior(rate, EVER_WEIGHT)
-            all_so_far *= rate_here
+            all_so_far *= self._here[grade, place].with_prior(rate, EVER_WEIGHT, misses)
             expected.append(expected[-1] + all_so_far)
         return expected

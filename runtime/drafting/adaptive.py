@@ -3,7 +3,8 @@
 A round that verifies k tokens commits 1 + a(k) tokens, a(k) of them accepted, in D + C(1 + k) seconds of drafting and
 of the target's call. A second is worth as many tokens as the request gives in one (`pace`), and never fewer than serial
 decoding would; so the best k is that of the largest 1 + a(k) - pace * (D + C(1 + k)). All four are measured as the
-request runs (acceptance.py, draft_costs.py, call_costs.py); what a guess may cost is bounded beforehand (ledger.py).
+request runs (acceptance.py, draft_costs.py, call_costs.py). What a request has lost is counted (ledger.py): once that
+is more than a little, only what pays by a pessimist's rates is verified.
 
 Source: Dinkelbach, On Nonlinear Fractional Programming (1967): a ratio of sums is largest where the difference is.
 """
@@ -17,6 +18,8 @@ from qbpass.runtime.drafting.draft_costs import DraftCosts
 from qbpass.runtime.drafting.ledger import Ledger
 from qbpass.runtime.policy import Round
 
+#: What may lose more than is left must pay even if each place were rejected so many times more.
+MISSES = 2
 #: A drafted token that costs less than this share of a call of one row is looked at for nothing.
 FREE = 0.01
 #: Verifying anything must be worth so many tokens more than verifying nothing: even odds are no reason.
@@ -62,10 +65,9 @@ class AdaptivePolicy:
         if self.drafts.dearest < FREE * row:
             return room
         room = min(room, self._reach())
-        worth = [self._worth_of_asking(k) for k in range(room + 1)]
-        best = max(range(room + 1), key=worth.__getitem__)
-        while best and self.drafts.dearest * best + self.costs.seconds(1) - row > self.ledger.left(row):
-            best -= 1
+        best = self._best([self._worth_of_asking(k) for k in range(room + 1)])
+        if best and self._risk_of_asking(best) > self.ledger.left(row):
+            best = self._best([self._worth_of_asking(k, misses=MISSES) for k in range(room + 1)])
         self._idle = 0 if best else self._idle + 1
         if self._idle > self._wait and self.drafts.dearest <= self.ledger.left(row):
             self._idle, self._wait = 0, min(2 * self._wait, LONGEST_WAIT)
@@ -76,12 +78,13 @@ class AdaptivePolicy:
         del rows
         self.acceptance.proposed(proposal.grade, proposal.tokens)
         most = min(len(proposal.tokens), self._reach())
-        row, left = self.costs.seconds(1), self.ledger.left(self.costs.seconds(1))
-        sunk = len(proposal.tokens) * self.drafts.token_seconds(proposal.grade)
-        while most and sunk + self.costs.seconds(1 + most) - row > left:
-            most -= 1
+        row, sunk = self.costs.seconds(1), len(proposal.tokens) * self.drafts.token_seconds(proposal.grade)
         worth = self._worth(proposal.grade, most)
-        best = max(range(most + 1), key=worth.__getitem__)
+        best = self._best(worth)
+        missed = 1 - self.acceptance.expected(proposal.grade, 1)[1]
+        if missed * (sunk + self.costs.seconds(1 + best) - row) > self.ledger.left(row):
+            worth = self._worth(proposal.grade, most, misses=MISSES)
+            best = self._best(worth)
         doubt = self.pace * self.costs.seconds(1 + best) * self.costs.doubt(1 + best)
         if best and worth[best] - worth[0] < doubt and self._without_row >= ROW_AGAIN:
             return 0  # a call of one row tells whether it pays
@@ -111,16 +114,31 @@ class AdaptivePolicy:
         """The most tokens to verify: twice the rows of any call so far, so that a dear width is met step by step."""
         return min(2 * self.costs.widest_seen, self.costs.widest) - 1
 
-    def _worth(self, grade: int, most: int) -> list[float]:
-        """Of verifying 0 to `most` tokens of a proposal that is there, in tokens."""
-        accepted, pace = self.acceptance.expected(grade, most), self.pace
+    @staticmethod
+    def _best(worth: list[float]) -> int:
+        """The number of tokens that is worth most, the smaller one of two."""
+        return max(range(len(worth)), key=worth.__getitem__)
+
+    def _worth(self, grade: int, most: int, misses: float = 0.0) -> list[float]:
+        """Of verifying 0 to `most` tokens of a proposal that is there, in tokens. misses: acceptance.py."""
+        accepted, pace = self.acceptance.expected(grade, most, misses), self.pace
         return [1 + accepted[k] - pace * self.costs.seconds(1 + k) - MARGIN * (k > 0) for k in range(most + 1)]
 
-    def _worth_of_asking(self, k: int) -> float:
+    def _worth_of_asking(self, k: int, misses: float = 0.0) -> float:
         """Of asking for k tokens, whatever grade they will be, and verifying the best part of them."""
         if k == 0:
             return self._worth(0, 0)[0]
         return sum(
-            share * (max(self._worth(grade, k)) - self.pace * k * self.drafts.token_seconds(grade))
+            share * (max(self._worth(grade, k, misses)) - self.pace * k * self.drafts.token_seconds(grade))
+            for grade, share in self.drafts.shares().items()
+        )
+
+    def _risk_of_asking(self, k: int) -> float:
+        """Seconds that asking for k tokens and verifying them may lose, where the first is rejected, times how likely
+        that is.
+        """
+        verifying = self.costs.seconds(1 + k) - self.costs.seconds(1)
+        return sum(
+            share * (1 - self.acceptance.expected(grade, 1)[1]) * (k * self.drafts.token_seconds(grade) + verifying)
             for grade, share in self.drafts.shares().items()
         )

@@ -1,7 +1,7 @@
-"""What a request's speculation has lost against serial decoding, and whether one more round may be risked.
+"""What a request's speculation has lost against serial decoding, and what may still be lost.
 
-Serial decoding pays one call of one row a token. A round that would lose more than is left, were all of it rejected,
-is not run: so a request takes at most (1 + SHARE) times serial decoding's time and GRACE calls, whatever is proposed.
+Serial decoding pays one call of one row a token. A request may take (1 + SHARE) times as long and GRACE calls more; a
+guess whose likely loss does not fit into what is left of that has to be a good one (adaptive.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 #: What may be lost: so many calls of one row at once, and a share of the time that serial decoding would have taken.
-GRACE, SHARE = 0.5, 0.015
+GRACE, SHARE = 0.3, 0.0125
 
 
 @dataclass
