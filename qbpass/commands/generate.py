@@ -14,6 +14,7 @@ import typer
 
 from qbpass.commands.options import (
     Draft,
+    FreshDraft,
     Json,
     Lean,
     OptionError,
@@ -45,10 +46,11 @@ from qbpass.commands.sampling_options import (
 )
 from qbpass.json_file import write_json
 from qbpass.models.errors import PromptError
-from qbpass.screen import note, write_model_text
+from qbpass.screen import Steps, note, write_model_text
 
 if TYPE_CHECKING:
     from qbpass.models.tokenizer import TextCodec
+    from qbpass.runtime.drafting.drafts import DraftModel
     from qbpass.runtime.endpoint import Endpoint
     from qbpass.runtime.sampling.settings import Sampling
     from qbpass.runtime.stops import Stops
@@ -67,6 +69,7 @@ def generate(
     draft: Draft = "ngram",
     k: Width = None,
     policy: Policy = "adaptive",
+    fresh_draft: FreshDraft = False,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Stop after this many tokens.")] = 128,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
@@ -92,7 +95,8 @@ def generate(
 ) -> None:
     """Continue a prompt with speculative decoding: the same tokens as serial decoding, byte for byte."""
     from qbpass.rewrites.bundle import check_recipe, open_bundle
-    from qbpass.runtime.drafting.named import LOOKED_UP, POLICIES
+    from qbpass.runtime.drafting.drafts import Drafts
+    from qbpass.runtime.drafting.named import POLICIES
     from qbpass.runtime.engine import Engine, Request
     from qbpass.runtime.open_target import open_target
     from qbpass.runtime.trace_log import TraceLog
@@ -114,7 +118,9 @@ def generate(
     stops = options.stops(ends, codec)
     sampling = options.sampling(ends, opened.manifest.interface.vocab_size, codec)
     target = open_target(opened, spec, lean=lean)
-    engine = Engine(target, LOOKED_UP[draft](), POLICIES[policy](target.max_queries))
+    with Steps() as steps:
+        drafts = Drafts(draft, opened, spec, fresh=fresh_draft, progress=steps.count)
+        engine = Engine(target, drafts.drafter(target), POLICIES[policy](target.max_queries))
     request = Request(tuple(ids), max_new_tokens, k=k, choosing=sampling, stops=stops)
     clock = _Clock(_writer(codec, stops, quiet=str(json) == "-"))
     with nullcontext() if trace is None else trace.open("w", encoding="utf-8") as stream:
@@ -124,8 +130,12 @@ def generate(
     note(_summary(endpoint, counters, clock, sampling))
     if json is not None:
         value = {"recipe": recipe.model_dump(mode="json"), "prompt_token_ids": list(ids)}
-        value |= {"sampling": described(sampling)}
+        value |= {"sampling": described(sampling), "draft": draft, "draft_model": _dumped(drafts.model)}
         write_json(json, value | _result(endpoint, counters, clock, codec, stops))
+
+
+def _dumped(model: DraftModel | None) -> dict[str, Any] | None:
+    return None if model is None else model.model_dump(mode="json")
 
 
 def _codec(files: dict[str, Path], *, needed: bool) -> TextCodec | None:

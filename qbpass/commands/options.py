@@ -30,9 +30,14 @@ Draft = Annotated[
     str,
     typer.Option(
         "--draft",
-        metavar="none|ngram|suffix",
-        help="Who proposes tokens: nobody, the n-grams seen so far, or the longest suffix that was there before.",
+        metavar="none|ngram|suffix|self|PATH",
+        help="Who proposes tokens: nobody, the n-grams seen so far, the longest suffix that was there before, the "
+        "model's own weights quantized, or another model of the same tokenizer (a bundle, or an export's folder).",
     ),
+]
+FreshDraft = Annotated[
+    bool,
+    typer.Option("--fresh-draft", help="Decide anew how --draft self quantizes, whatever was decided here before."),
 ]
 Width = Annotated[
     int | None,
@@ -56,7 +61,7 @@ Lean = Annotated[
     ),
 ]
 
-DRAFTERS = ("none", "ngram", "suffix")
+DRAFTERS = ("none", "ngram", "suffix", "self")
 POLICIES = ("adaptive", "fixed")
 
 
@@ -76,7 +81,12 @@ def session_spec(provider: str, threads: int | None) -> SessionSpec:
 
 def checked_draft(draft: str) -> str:
     """Raises OptionError for a drafter that this version does not have."""
-    return chosen("--draft", draft, DRAFTERS)
+    if draft in DRAFTERS or Path(draft).exists():
+        return draft
+    if "/" in draft or "\\" in draft:
+        raise OptionError(f"--draft {draft}: there is no such file or folder")
+    known = ", ".join(DRAFTERS)
+    raise OptionError(f"this version has no --draft {draft}: choose one of {known}, or the path of a model")
 
 
 def checked_policy(policy: str) -> str:

@@ -11,6 +11,7 @@ from qbpass.arms_picture import write_picture
 from qbpass.arms_table import show_arms
 from qbpass.commands.options import (
     Draft,
+    FreshDraft,
     Json,
     Lean,
     Policy,
@@ -41,6 +42,7 @@ def qualify(
     draft: Draft = "ngram",
     k: Width = None,
     policy: Policy = "adaptive",
+    fresh_draft: FreshDraft = False,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens of a prompt.")] = 128,
     replay_rows: Annotated[
         int, typer.Option("--replay-rows", min=0, help="Rows of a prompt whose logits the forced replay compares.")
@@ -73,6 +75,7 @@ def qualify(
         draft=checked_draft(draft),
         k=k,
         policy=checked_policy(policy),
+        fresh_draft=fresh_draft,
         max_new_tokens=max_new_tokens,
         replay_rows=replay_rows,
         repeats=repeats,

@@ -23,7 +23,7 @@ from qbpass.commands.options import (
     checked_policy,
     session_spec,
 )
-from qbpass.screen import say
+from qbpass.screen import Steps, say
 
 if TYPE_CHECKING:
     from qbpass.models.recipe import Recipe
@@ -101,7 +101,8 @@ def serve(
     from qbpass.rewrites.bundle import check_recipe, open_bundle
     from qbpass.runtime.drafting.adaptive import AdaptivePolicy
     from qbpass.runtime.drafting.calibrate import calibrate
-    from qbpass.runtime.drafting.named import LOOKED_UP, POLICIES
+    from qbpass.runtime.drafting.drafts import Drafts
+    from qbpass.runtime.drafting.named import POLICIES
     from qbpass.runtime.engine import Engine
     from qbpass.runtime.open_target import open_target
     from qbpass.runtime.server.app import Service
@@ -139,7 +140,9 @@ def serve(
             grace_seconds=grace_seconds,
         ),
     )
-    made = [Engine(each, LOOKED_UP[draft](), POLICIES[policy](each.max_queries)) for each in targets]
+    with Steps() as steps:
+        drafts = Drafts(draft, opened, spec, progress=steps.count)
+        made = [Engine(each, drafts.drafter(each), POLICIES[policy](each.max_queries)) for each in targets]
     for engine in made:
         if isinstance(engine.policy, AdaptivePolicy):
             calibrate(engine.policy.costs, engine.target)

@@ -11,7 +11,8 @@ from qbpass.rewrites.apply import rewrite_graph
 from qbpass.rewrites.bundle import Bundle, plan_for
 from qbpass.rewrites.plan import RewritePlan
 from qbpass.runtime.block_target import BlockTarget
-from qbpass.runtime.drafting.named import LOOKED_UP, POLICIES
+from qbpass.runtime.drafting.drafts import Drafts
+from qbpass.runtime.drafting.named import POLICIES
 from qbpass.runtime.engine import Engine
 from qbpass.runtime.micro_batches import MicroBatchTarget
 from qbpass.runtime.open_target import BundleTarget, open_target
@@ -32,18 +33,23 @@ class Arm:
 
 
 def build_arms(
-    bundle: Bundle, options: QualifyOptions, spec: SessionSpec, progress: Callable[[str], None] = lambda text: None
+    bundle: Bundle,
+    options: QualifyOptions,
+    spec: SessionSpec,
+    progress: Callable[[str], None] = lambda text: None,
+    drafts: Drafts | None = None,
 ) -> list[Arm]:
     """Every arm asked for, in the order asked. Arms of one layout share a target: one request runs at a time.
 
-    Raises RewriteRefused where a layout is falsified here.
+    Raises RewriteRefused where a layout is falsified here, DraftError where an arm can't have its drafter.
     """
+    drafts = drafts or Drafts(options.draft, bundle, spec)
     targets = Targets(bundle, spec, progress, lean=options.lean)
     arms = []
     for name in options.arms:
         target = targets.of(name.removeprefix("M_").removeprefix("C_"))
         if name.startswith("C_"):
-            engine = Engine(target, LOOKED_UP[options.draft](), POLICIES[options.policy](target.max_queries))
+            engine = Engine(target, drafts.drafter(target), POLICIES[options.policy](target.max_queries))
         else:
             engine = Engine(target)
         arms.append(Arm(name, target, engine, repaired=name[2:] in REPAIRED))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qbpass.models.errors import PromptError
 from qbpass.rewrites.manifest import Manifest
-from qbpass.runtime.drafting.named import LOOKED_UP, POLICIES
+from qbpass.runtime.drafting.named import POLICIES
 
 LAYOUT_NAMES = {
     "MQ": "the native graph: what others do",
@@ -41,6 +41,7 @@ class QualifyOptions:
     """k: the most tokens proposed in a round; None: what the target's width allows. policy: how many of them are.
 
     replay_rows: serial rows of each prompt that the forced replay compares; 0 turns it off. repeats: timed runs.
+    draft: as `--draft` has it (runtime/drafting/drafts.py); fresh_draft: decide anew what a self draft is.
     lean: rows alone by the rewritten graph, too (runtime/row_calls.py).
     """
 
@@ -52,6 +53,7 @@ class QualifyOptions:
     replay_rows: int = 16
     repeats: int = 1
     lean: bool = False
+    fresh_draft: bool = False
 
     def __post_init__(self) -> None:
         unknown = [arm for arm in self.arms if arm not in ARMS]
@@ -61,8 +63,7 @@ class QualifyOptions:
             raise PromptError("arm R is the reference every other arm is compared with: add it to --arms")
         if len(set(self.arms)) != len(self.arms):
             raise PromptError("an arm is named twice in --arms")
-        for kind, name, known in (("draft", self.draft, LOOKED_UP), ("policy", self.policy, POLICIES)):
-            if name not in known:
-                raise PromptError(f"this version has no {kind} {name!r}: choose one of {', '.join(known)}")
+        if self.policy not in POLICIES:
+            raise PromptError(f"this version has no policy {self.policy!r}: choose one of {', '.join(POLICIES)}")
         if min(1 if self.k is None else self.k, self.max_new_tokens, self.repeats) < 1 or self.replay_rows < 0:
             raise PromptError("-k, --max-new-tokens and --repeats must be at least 1, --replay-rows at least 0")

@@ -29,6 +29,7 @@ from qbpass.models.session import SessionSpec
 from qbpass.rewrites.bundle import Bundle, check_recipe
 from qbpass.runtime.drafting.adaptive import AdaptivePolicy
 from qbpass.runtime.drafting.calibrate import calibrate
+from qbpass.runtime.drafting.drafts import Drafts
 from qbpass.runtime.endpoint import Endpoint, first_difference
 from qbpass.runtime.engine import Request
 from qbpass.runtime.trace import Trace
@@ -53,7 +54,8 @@ def qualify(
     """
     check_fit(prompts, bundle.manifest)
     recipe = check_recipe(bundle, spec)
-    arms = build_arms(bundle, options, spec, lambda text: progress(text, 0, 1))
+    drafts = Drafts(options.draft, bundle, spec, fresh=options.fresh_draft, progress=progress)
+    arms = build_arms(bundle, options, spec, lambda text: progress(text, 0, 1), drafts)
     requests = [
         Request(p.token_ids, options.max_new_tokens, frozenset(bundle.manifest.eos_token_ids), options.k)
         for p in prompts
@@ -76,6 +78,7 @@ def qualify(
     return QualificationReport(
         recipe=recipe,
         draft=options.draft,
+        draft_model=drafts.model,
         policy=options.policy,
         k=widest if options.k is None else min(options.k, widest),
         max_new_tokens=options.max_new_tokens,

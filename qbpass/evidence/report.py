@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from qbpass.models.recipe import Recipe
+from qbpass.runtime.drafting.drafts import DraftModel
 
 
 class _Frozen(BaseModel):
@@ -76,6 +77,7 @@ class QualificationReport(_Frozen):
     schema_version: Literal[1] = 1
     recipe: Recipe
     draft: str
+    draft_model: DraftModel | None = None
     policy: str
     k: int  # the most tokens proposed in a round
     max_new_tokens: int

@@ -51,7 +51,7 @@ def open_self_draft(
     for a bundle that can't draft for itself.
     """
     if not isinstance(target, BlockTarget):
-        raise DraftError(f"{bundle.folder} is of layout gs, which has no cache to share: use --draft ngram")
+        raise not_shared(bundle)
     if spec.provider != "cpu":
         raise DraftError(f"a self draft runs on the CPU provider, not on {spec.provider}: use --draft ngram")
     memory = choice_file(bundle.manifest.recipe, target.max_queries, bundle.manifest.layout)
@@ -62,6 +62,12 @@ def open_self_draft(
     form = choice.chosen.form()
     folder = stored_draft(bundle, form, progress=progress)
     return SelfDraft(drafter_of(bundle, target, form, folder, spec), folder, choice)
+
+
+def not_shared(bundle: Bundle) -> DraftError:
+    return DraftError(
+        f"rows of {bundle.folder} run one at a time have no cache to share with a draft: use --draft ngram"
+    )
 
 
 def drafter_of(bundle: Bundle, target: BlockTarget, form: QuantForm, folder: Path, spec: SessionSpec) -> SelfDrafter:

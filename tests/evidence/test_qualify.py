@@ -71,7 +71,10 @@ def test_the_reference_has_no_rows_to_compare_and_the_ratio_of_itself(report: Qu
 
 def test_the_report_is_json_of_this_shape(report: QualificationReport) -> None:
     written = json.loads(json.dumps(report.to_json()))
-    assert written.keys() == {"schema_version", "recipe", "draft", "policy", "k", "max_new_tokens", "arms", "prompts"}
+    assert written.keys() == {
+        *("schema_version", "recipe", "draft", "draft_model", "policy", "k", "max_new_tokens", "arms", "prompts"),
+    }
+    assert written["draft_model"] is None  # n-grams are looked up
     assert written["schema_version"] == 1
     assert written["arms"]["C_QB"].keys() == {
         *("endpoints", "equal", "first_difference", "logit_rows", "logit_rows_equal", "first_row_difference"),

@@ -162,7 +162,8 @@ def test_a_prompt_file_that_can_not_be_used(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["-p", "x", "--draft", "self"], "no --draft self"),
+        (["-p", "x", "--draft", "myself"], "no --draft myself"),
+        (["-p", "x", "--draft", "not/here"], "--draft not/here: there is no such file or folder"),
         (["-p", "x", "--token-ids", "1"], "either"),
         ([], "either"),
         (["--token-ids", "1,x"], "numbers"),
