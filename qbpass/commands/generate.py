@@ -130,7 +130,8 @@ def generate(
     note(_summary(endpoint, counters, clock, sampling))
     if json is not None:
         value = {"recipe": recipe.model_dump(mode="json"), "prompt_token_ids": list(ids)}
-        value |= {"sampling": described(sampling), "draft": draft, "draft_model": _dumped(drafts.model)}
+        value |= {"sampling": described(sampling)}
+        value |= {"draft": {"name": draft, "model": _dumped(drafts.model)}}
         write_json(json, value | _result(endpoint, counters, clock, codec, stops))
 
 
