@@ -34,7 +34,9 @@ class Service:
         self.pool = EnginePool(engines, served.limits.queue, self.metrics.generated)
         self.metrics.watch(self.pool)
         self.intake = Intake(served.limits)
-        self.app: ASGIApp = Guard(self._application(), api_key)
+        application = self._application()
+        self.routes = [route.path for route in application.routes if isinstance(route, Route)]
+        self.app: ASGIApp = Guard(application, api_key)
 
     def stop(self) -> None:
         """Call it in the event loop. Requests that wait are refused, those under way get the time of grace."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qbpass.runtime.answer_text import AnswerText
@@ -25,6 +25,7 @@ def until_the_engine_stops(tokens: list[int], stops: Stops) -> list[int]:
     return tokens
 
 
+@settings(deadline=None)
 @given(
     st.text("abé🦆", max_size=30),
     st.lists(st.text("abé🦆", min_size=1, max_size=4), max_size=4),

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qbpass.runtime.server.api_error import ApiError
@@ -175,6 +175,7 @@ def parsed_or_refused(kind: type[CompletionBody] | type[ChatBody], data: bytes) 
         assert kind.parse(data).stop_strings is not None
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_do_anything_but_parse_or_be_refused(data: bytes) -> None:
     for kind in (CompletionBody, ChatBody):
@@ -189,6 +190,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(sorted({*CompletionBody.model_fields, *ChatBody.model_fields, "n", "tools", "user"}))
 
 
+@settings(deadline=None)
 @given(st.dictionaries(FIELDS, JSON, max_size=4))
 def test_no_value_of_a_field_does_anything_but_parse_or_be_refused(fields: dict[str, Any]) -> None:
     data = json.dumps({"prompt": "x", **fields}).encode()
