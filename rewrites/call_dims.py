@@ -27,6 +27,7 @@ class CallDims:
     _shapes: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     _sums: dict[tuple[tuple[str, int], ...], Any] = field(default_factory=dict)
     _row_masks: dict[str, Any] = field(default_factory=dict)
+    _spare_starts: dict[int, Any] = field(default_factory=dict)
 
     def shape(self, *dims: Any) -> Any:
         """A 1-D int64 shape of ints and 1-element tensors, built once for each distinct shape."""
@@ -54,6 +55,15 @@ class CallDims:
                 total = part if total is None else self.builder.node("Add", [total, part], scope, dtype="int64")
             self._sums[terms] = total
         return self._sums[terms]
+
+    def spare_start(self, segment: int) -> Any:
+        """The first row of a segment but the first; the call's last row where the segment has none."""
+        if segment not in self._spare_starts:
+            scope = f"segment{segment}/spare"
+            last = self.builder.node("Sub", [self.q, self.builder.ints(1)], f"{scope}/last", dtype="int64")
+            bounds = [self.row_ends[segment - 1], last]
+            self._spare_starts[segment] = self.builder.node("Min", bounds, f"{scope}/start", dtype="int64")
+        return self._spare_starts[segment]
 
     def row_mask(self, mask: Any) -> Any:
         """A mask (.., q, n) as (.., q, 1, n), so that it broadcasts over scores of one-row products. Once a mask."""

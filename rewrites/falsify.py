@@ -51,6 +51,7 @@ class Trial:
             "av": self.form.av,
             "exact_extents": asdict(self.form.extents),
             "clip": self.form.clip,
+            **({"spare": True} if self.form.spare else {}),
             "verdict": verdict,
             "rows": self.rows,
             "rows_differing": len(self.differing),

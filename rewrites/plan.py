@@ -35,12 +35,15 @@ class SiteForm:
     """How one site's two products are evaluated under QB, and which key extents its rows must not exceed.
 
     PQ evaluates the exported products and ends every row at its own extent; `clip` is all that it is told by a form.
+    spare: a segment that a call has no rows for evaluates the last row once more, and that is cut off: for kernels that
+    refuse to multiply no rows (ONNX Runtime's products over broadcast keys and values, before 1.32).
     """
 
     qk: ProductForm = "rows"
     av: ProductForm = "batch"
     extents: ExtentRule = NO_TAIL_EFFECT
     clip: Clip = "values"
+    spare: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ class RewritePlan:
             lines.append(
                 f"  {site.name}: heads {site.heads}/{site.kv_heads}, d {site.head_dim}, "
                 f"QK {entry.form.qk}, AV {entry.form.av}{', keys clipped' if entry.form.clip == 'keys' else ''}"
+                f"{', spare rows' if entry.form.spare else ''}"
                 f"{f', lowered from {site.fused.node.op_type}' if site.fused is not None else ''}"
             )
         for chain in self.chains:

@@ -192,13 +192,12 @@ def choose_form(falsifier: SiteFalsifier, layout: Layout) -> tuple[SiteForm, dic
         if trial.differing and layout == "qb":
             rule = tail_rule(trial, falsifier.pasts, falsifier.max_queries)
             if rule is not None:
-                form = SiteForm(qk, av, rule)
-                trial = _tried(falsifier, form, trials)
+                form, trial = _tried_or_spare(falsifier, SiteForm(qk, av, rule), trials)
         if trial is not None and not trial.differing:
             return form, {"verdict": "unknown", "trials": trials}
         rules.append((form, rule))
-    for form in _clipped(rules, layout):
-        trial = _tried(falsifier, form, trials)
+    for clipped in _clipped(rules, layout):
+        form, trial = _tried_or_spare(falsifier, clipped, trials)
         if trial is not None and not trial.differing:
             return form, {"verdict": "unknown", "trials": trials}
     raise RewriteRefused(_no_form(falsifier, layout, trials), trials)
@@ -213,6 +212,17 @@ def _tried(falsifier: SiteFalsifier, form: SiteForm, trials: list[dict[str, Any]
         return None
     trials.append(trial.summary())
     return trial
+
+
+def _tried_or_spare(
+    falsifier: SiteFalsifier, form: SiteForm, trials: list[dict[str, Any]]
+) -> tuple[SiteForm, Trial | None]:
+    """The form and its trial; with spare rows where it can't be run here and may have a segment without rows."""
+    trial = _tried(falsifier, form, trials)
+    if trial is None and form.extents.segments(falsifier.max_queries) > 1:
+        form = replace(form, spare=True)
+        trial = _tried(falsifier, form, trials)
+    return form, trial
 
 
 def _no_form(falsifier: SiteFalsifier, layout: Layout, trials: Sequence[Mapping[str, Any]]) -> str:

@@ -204,6 +204,7 @@ def _forms(plan: RewritePlan) -> list[str]:
         lines.append(
             f"  layers {layers[0]}–{layers[-1]}: heads {heads}/{kv_heads}, d {head_dim}, QK {form.qk}, AV {form.av}"
             + (", keys clipped" if form.clip == "keys" else "")
+            + (", spare rows" if form.spare else "")
         )
     for shape, chains in groupby(
         plan.chains, lambda c: (c.site.operator, c.site.heads, c.site.kv_heads, c.site.head_dim)
@@ -234,6 +235,8 @@ def _show_trials(trials: Sequence[Mapping[str, Any]], layout: str | None = None)
             form += f", exact extents n % {trial['exact_extents']['modulus']} in {list(residues)}"
         if trial.get("clip") == "keys":
             form += ", keys clipped"
+        if trial.get("spare"):
+            form += ", spare rows"
         witness = trial["witness"]
         if trial["verdict"] == "not run":
             say(f"  {form}: not run, {trial['reason']}")

@@ -50,7 +50,7 @@ def _emit_segments(builder: NodeBuilder, context: SiteContext, probs: Any) -> An
         rows = part.node("Slice", [probs, *bounds], "probs", dtype=probs.dtype)
         outputs.append(emit_av(part, rows, values[index], context.form.av))
         builder.nodes.extend(part.nodes)
-    return builder.node("Concat", outputs, "av/all_rows", axis=2, dtype=outputs[0].dtype)
+    return _all_rows(builder, context, outputs)
 
 
 def _clipped_segments(builder: NodeBuilder, context: SiteContext) -> Any:
@@ -69,12 +69,25 @@ def _clipped_segments(builder: NodeBuilder, context: SiteContext) -> Any:
             mask = part.node("Slice", [mask, *bounds], "mask", dtype=mask.dtype)
         outputs.append(emit_av(part, _weights(part, context, scores, mask), values[index], context.form.av))
         builder.nodes.extend(part.nodes)
-    return builder.node("Concat", outputs, "av/all_rows", axis=2, dtype=outputs[0].dtype)
+    return _all_rows(builder, context, outputs)
+
+
+def _all_rows(builder: NodeBuilder, context: SiteContext, outputs: list[Any]) -> Any:
+    """(Hkv, G, q, 1, dv) of the segments' rows; spare ones stand behind the call's own, and are cut off."""
+    rows = builder.node("Concat", outputs, "av/all_rows", axis=2, dtype=outputs[0].dtype)
+    if not context.form.spare:
+        return rows
+    bounds = (builder.ints(0), context.dims.q, builder.ints(2))
+    return builder.node("Slice", [rows, *bounds], "av/own_rows", dtype=rows.dtype)
 
 
 def _segments(builder: NodeBuilder, context: SiteContext) -> Iterator[tuple[NodeBuilder, Any, Any]]:
-    """(a builder of its own, first row, row behind the last) of each segment."""
+    """(a builder of its own, first row, row behind the last) of each segment.
+
+    Segments that a call has no rows for come last (extents.py). With spare rows they get the call's last row.
+    """
     start: Any = builder.ints(0)
     for index, end in enumerate(context.dims.row_ends):
-        yield NodeBuilder(f"{builder.scope}/segment{index}", builder.constants), start, end
+        first = context.dims.spare_start(index) if context.form.spare and index else start
+        yield NodeBuilder(f"{builder.scope}/segment{index}", builder.constants), first, end
         start = end
