@@ -282,6 +282,7 @@ def measure(options: argparse.Namespace, steps: Steps) -> dict[str, Any]:
     def started() -> ServerProcess:
         limits = ["--queue", str(max(options.clients - 3, 1)), "--max-body-mib", str(BODY_MIB)]
         named = ["--threads", str(options.threads), "--engines", str(options.engines)]
+        named += ["--draft", options.draft]
         return ServerProcess(options.bundle, *named, *limits)
 
     steps.text("starting the server")
@@ -293,6 +294,7 @@ def measure(options: argparse.Namespace, steps: Steps) -> dict[str, Any]:
         return {
             "clients": options.clients,
             "engines": options.engines,
+            "draft": options.draft,
             "cases": len(cases),
             "overhead": costs,
             "load": under_load,
@@ -342,6 +344,7 @@ def options() -> argparse.Namespace:
     made.add_argument("--seconds", type=float, default=60.0, metavar="S", help="of load (default: %(default)s)")
     made.add_argument("--clients", type=positive, default=8, metavar="N", help="at a time (default: %(default)s)")
     made.add_argument("--engines", type=positive, default=1, metavar="N", help="of the server (default: %(default)s)")
+    made.add_argument("--draft", default="ngram", metavar="D", help="of the server (default: %(default)s)")
     made.add_argument("--tokens", type=positive, default=64, metavar="N", help="of an answer (default: %(default)s)")
     made.add_argument(
         "--single-tokens", type=positive, default=16, metavar="N", help="of a single one (default: %(default)s)"

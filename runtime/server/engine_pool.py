@@ -99,7 +99,10 @@ class EnginePool:
             job.ended = time.monotonic()
             with self._changed:
                 self._running.discard(job)
-            self._on_end(job, how)
+            try:
+                self._on_end(job, how)
+            except Exception:  # a bug, and no reason to leave a client without its answer
+                _LOG.exception("a request was not counted")
             job.end(how)
 
     def _next(self) -> Job | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -67,12 +68,14 @@ class Generation:
             outcome = await self._answer(HttpRequest(scope, receive), exchange)
         except ApiError as error:
             outcome = error.outcome
-            await exchange.refuse(error, scope, receive)
+            with contextlib.suppress(ClientGone):
+                await exchange.refuse(error, scope, receive)
         except (ClientGone, asyncio.CancelledError):
             outcome = "cancelled"
         except Exception:  # a bug. Its traceback is for the log, which has no prompt in it, and not for the client
             _LOG.exception("request %s failed", identity)
-            await exchange.refuse(failed(), scope, receive)
+            with contextlib.suppress(ClientGone):
+                await exchange.refuse(failed(), scope, receive)
         finally:
             seconds = time.monotonic() - began
             self._metrics.answered(self._kind.name, outcome, seconds)

@@ -10,7 +10,7 @@ from starlette.types import Receive
 
 from qbpass.models.errors import PromptError
 from qbpass.runtime.engine import Request
-from qbpass.runtime.sampling.errors import GrammarError, SamplingError
+from qbpass.runtime.sampling.errors import SamplingError
 from qbpass.runtime.server.api_error import ApiError, failed, queue_timeout, shutting_down
 from qbpass.runtime.server.choosing_of import seed_of
 from qbpass.runtime.server.engine_pool import EnginePool
@@ -18,7 +18,7 @@ from qbpass.runtime.server.job import Dropped, Ended, Failed, Finished, Job, Tok
 from qbpass.runtime.server.limits import Limits
 
 #: What is wrong with a request, where a model may fail, too.
-_REQUESTS_FAULT = (PromptError, SamplingError, GrammarError)
+_REQUESTS_FAULT = (PromptError, SamplingError)
 
 
 class ClientGone(Exception):
@@ -68,9 +68,13 @@ class Ticket:
             raise ClientGone
         if isinstance(event, Failed):
             raise _told(event.error)
-        if isinstance(event, Dropped) or (isinstance(event, Finished) and self.job.cancelled):
+        if isinstance(event, Dropped) or (isinstance(event, Finished) and self._is_cut(event)):
             raise shutting_down()  # of clients that are still there, only that cancels
         return event
+
+    def _is_cut(self, done: Finished) -> bool:
+        """Whether the job was cancelled before it ended by itself, or by the time it may take."""
+        return self.job.cancelled and done.endpoint.stop_reason == "cancelled"
 
     def _tell(self, event: Tokens | Ended) -> None:
         """From the engine's thread."""
