@@ -139,8 +139,9 @@ class _Exchange:
         self._started = False
 
     async def whole(self, value: Any) -> None:
-        await self._start(200, {"Content-Type": "application/json"})
-        await self._send(_encoded(value), more=False)
+        data = _encoded(value)
+        await self._start(200, {"Content-Type": "application/json", "Content-Length": str(len(data))})
+        await self._send(data, more=False)
 
     async def event(self, value: Any) -> None:
         if not self._started:
