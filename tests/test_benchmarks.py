@@ -235,3 +235,18 @@ def test_drafters_are_replayed_over_a_record_and_the_record_can_be_read_again(ti
     fixed = [name for name in results["arms"] if "fixed" in name]
     rounds = ("tokens_per_round", "acceptance", "mean_k", "undrafted_rounds")
     assert all(results["arms"][name][key] == again["arms"][name][key] for name in fixed for key in rounds)
+
+
+def test_every_form_of_a_self_draft_is_measured_and_compared(
+    tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("QBPASS_CACHE", str(tmp_path / "cache"))
+    few = ["--limit", "2", "--tokens", "12", "--threads", "2"]
+    results = run_script("self_draft.py", str(tiny_bundle.folder), *few, json_file=tmp_path / "results.json")
+    assert len(results["calls"]) == 4
+    assert {(entry["bits"], entry["block"]) for entry in results["candidates"]} >= {(8, 32), (4, 32), (8, 64)}
+    for entry in results["candidates"]:
+        assert sorted(entry["right"], reverse=True) == entry["right"]
+        assert entry["equal_to_R"] in (True, None)
+        assert (entry["equal_to_R"] is None) == (entry["proposals"] == 0)
+    assert results["spinning"].keys() == {"stops", "spins"}

@@ -92,8 +92,12 @@ def stored_draft(
 
 def open_draft(bundle: Bundle, folder: Path, spec: SessionSpec) -> Any:
     """A session of its own over a stored draft; what was not quantized is read from the bundle's own weights."""
-    elsewhere = {location: bundle.weights.folder_of(location) for location in _locations(bundle)}
-    return open_session(folder / GRAPH, spec, weights=WeightSources(folder, elsewhere))
+    return open_session(folder / GRAPH, spec, weights=draft_weights(bundle, folder))
+
+
+def draft_weights(bundle: Bundle, folder: Path) -> WeightSources:
+    """Where a stored draft's weights lie."""
+    return WeightSources(folder, {name: bundle.weights.folder_of(name) for name in _locations(bundle)})
 
 
 def draft_facts(folder: Path) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def call_costs(target: BlockTarget, said: Continuation) -> list[float]:
 
         return run
 
-    seconds = _interleaved([call(width) for width in range(1, target.max_queries + 1)])
+    seconds = interleaved([call(width) for width in range(1, target.max_queries + 1)])
     return [each / seconds[0] for each in seconds]
 
 
@@ -120,11 +120,11 @@ def step_cost(drafter: SelfDrafter, said: Continuation) -> float:
         target.verify(said.tokens[-1:])
         target.rollback(past)
 
-    proposal, row = _interleaved([lambda: drafter.propose(1, GREEDY.fork), call])
+    proposal, row = interleaved([lambda: drafter.propose(1, GREEDY.fork), call])
     return proposal / row
 
 
-def _interleaved(calls: Sequence[Callable[[], object]]) -> list[float]:
+def interleaved(calls: Sequence[Callable[[], object]]) -> list[float]:
     """Median seconds of each, a slow minute of the machine falling on all of them."""
     taken: list[list[float]] = [[] for _ in calls]
     for turn in range(WARM_UP + REPEATS):
