@@ -31,15 +31,16 @@ def plain_request(job: dict[str, Any]) -> tuple[list[int], Any]:
 
 
 def engine_request(job: dict[str, Any]) -> tuple[list[int], Any]:
+    """As `qbpass generate` opens a bundle; the form "lean": with --lean."""
     from qbpass.models.session import SessionSpec
     from qbpass.rewrites.bundle import check_recipe, open_bundle
-    from qbpass.runtime.block_target import BlockTarget
     from qbpass.runtime.drafting.ngram import NgramDrafter
     from qbpass.runtime.engine import Engine, Request
+    from qbpass.runtime.open_target import open_target
 
     spec, bundle = SessionSpec("cpu", job["threads"]), open_bundle(Path(job["path"]))
     check_recipe(bundle, spec)
-    engine = Engine(BlockTarget.from_bundle(bundle, spec), NgramDrafter())
+    engine = Engine(open_target(bundle, spec, lean=job["form"] == "lean"), NgramDrafter())
     return list(engine.generate(Request(tuple(job["prompt"]), job["tokens"]))[0].token_ids), engine
 
 
@@ -97,9 +98,23 @@ def megabytes(field: str) -> float:
 
 def main() -> None:
     job = json.load(sys.stdin)
-    requests = {"engine": engine_request, "phases": every_phase_request, "layouts": every_phase_request}
+    requests = {
+        "engine": engine_request,
+        "lean": engine_request,
+        "phases": every_phase_request,
+        "layouts": every_phase_request,
+    }
     tokens, loaded = requests.get(job["form"], plain_request)(job)
-    print(json.dumps({"tokens": tokens, "peak_mb": megabytes("VmHWM"), "held_mb": megabytes("VmRSS")}))
+    print(
+        json.dumps(
+            {
+                "tokens": tokens,
+                "peak_mb": megabytes("VmHWM"),
+                "held_mb": megabytes("VmRSS"),
+                "own_mb": megabytes("RssAnon"),
+            }
+        )
+    )
     del loaded
 
 
