@@ -30,9 +30,10 @@ Draft = Annotated[
     str,
     typer.Option(
         "--draft",
-        metavar="none|ngram|suffix|self|PATH",
+        metavar="none|ngram|suffix|self|PATH|suffix+self|...",
         help="Who proposes tokens: nobody, the n-grams seen so far, the longest suffix that was there before, the "
-        "model's own weights quantized, or another model of the same tokenizer (a bundle, or an export's folder).",
+        "model's own weights quantized, or another model of the same tokenizer (a bundle, or an export's folder). "
+        "suffix+self looks up first, and asks the model where nothing long enough is found.",
     ),
 ]
 FreshDraft = Annotated[
@@ -81,7 +82,10 @@ def session_spec(provider: str, threads: int | None) -> SessionSpec:
 
 def checked_draft(draft: str) -> str:
     """Raises OptionError for a drafter that this version does not have."""
+    first, _, second = draft.partition("+")
     if draft in DRAFTERS or Path(draft).exists():
+        return draft
+    if first in ("ngram", "suffix") and (second == "self" or (second not in DRAFTERS and Path(second).exists())):
         return draft
     if "/" in draft or "\\" in draft:
         raise OptionError(f"--draft {draft}: there is no such file or folder")

@@ -12,6 +12,7 @@ from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.self_draft.store import draft_facts
 from qbpass.runtime.block_target import BlockTarget
 from qbpass.runtime.drafter import Drafter
+from qbpass.runtime.drafting.cascade import Cascade
 from qbpass.runtime.drafting.model_draft import ModelDraft
 from qbpass.runtime.drafting.named import LOOKED_UP
 from qbpass.runtime.self_draft.drafter import SelfDrafter
@@ -21,6 +22,12 @@ from qbpass.runtime.target import Target
 SELF = "self"
 
 Progress = Callable[[str, int, int], None]
+
+
+def parts_of(name: str) -> tuple[str | None, str]:
+    """What is looked up first, if anything, and what else drafts: `suffix+self` is suffix and self."""
+    first, plus, second = name.partition("+")
+    return (first, second) if plus and first in LOOKED_UP and first != "none" and second else (None, name)
 
 
 class DraftModel(BaseModel):
@@ -48,20 +55,26 @@ class Drafts:
         fresh: bool = False,
         progress: Progress = lambda text, done, total: None,
     ):
-        """name: of LOOKED_UP, `self`, or the path of a bundle or an export. fresh: decide anew what a self draft is.
+        """name: of LOOKED_UP, `self`, or the path of a bundle or an export; one of LOOKED_UP and `+` before the others
+        is a cascade. fresh: decide anew what a self draft is.
 
         Raises what ModelDraft raises.
         """
         self.name, self._bundle, self._spec = name, bundle, spec
         self._fresh, self._progress = fresh, progress
         self._self: SelfDraft | None = None
-        known = name in LOOKED_UP or name == SELF
-        self._model = None if known else ModelDraft(Path(name), bundle, spec)
+        self._first, self._second = parts_of(name)
+        known = self._second in LOOKED_UP or self._second == SELF
+        self._model = None if known else ModelDraft(Path(self._second), bundle, spec)
 
     def drafter(self, target: Target) -> Drafter:
         """A drafter for `target`, on which nothing may run meanwhile. Raises DraftError where it can't have one."""
-        if self.name in LOOKED_UP:
-            return LOOKED_UP[self.name]()
+        second = self._drafter(target)
+        return second if self._first is None else Cascade(LOOKED_UP[self._first](), second)
+
+    def _drafter(self, target: Target) -> Drafter:
+        if self._second in LOOKED_UP:
+            return LOOKED_UP[self._second]()
         if self._model is not None:
             return self._model.drafter()
         if not isinstance(target, BlockTarget):
@@ -80,7 +93,7 @@ class Drafts:
     def model(self) -> DraftModel | None:
         """What a report tells of the draft model; None where there is none, or no drafter was made."""
         if self._model is not None:
-            return DraftModel(source=self.name, form=None, digest=self._model.digest, threads=self._spec.threads)
+            return DraftModel(source=self._second, form=None, digest=self._model.digest, threads=self._spec.threads)
         if self._self is None:
             return None
         return DraftModel(

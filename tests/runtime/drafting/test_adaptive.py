@@ -192,3 +192,11 @@ def test_no_clock_and_no_draft_changes_the_output(
     policy = AdaptivePolicy(max_queries)
     for _ in range(2):
         simulate(target, drafter, policy, tokens)
+
+
+@pytest.mark.parametrize("seconds", [cheap, linear])
+def test_a_width_is_tried_when_half_as_many_rows_were(seconds: Seconds) -> None:
+    rounds, _ = run(always, seconds, 64, max_queries=8)
+    widths = [1 + round_.proposed for round_ in rounds]
+    assert all(width <= 2 * max(widths[:index]) for index, width in enumerate(widths) if index)
+    assert widths[0] == 1

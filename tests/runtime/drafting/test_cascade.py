@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import pytest
 from simulated import Clock, TimedTarget, ToldDrafter, simulate
 
 from qbpass.runtime.choosing import GREEDY
 from qbpass.runtime.drafter import NoDrafter
 from qbpass.runtime.drafting.adaptive import AdaptivePolicy
 from qbpass.runtime.drafting.cascade import SECOND, Cascade
+from qbpass.runtime.drafting.drafts import parts_of
 from qbpass.runtime.drafting.evidence import grade_of
 from qbpass.runtime.drafting.suffix import SuffixDrafter
 from qbpass.runtime.policy import Round
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("suffix+self", ("suffix", "self")),
+        ("ngram+some/model", ("ngram", "some/model")),
+        ("self", (None, "self")),
+        ("suffix", (None, "suffix")),
+        ("none+self", (None, "none+self")),
+        ("a+b", (None, "a+b")),  # the path of a model
+        ("suffix+", (None, "suffix+")),
+    ],
+)
+def test_a_name_with_a_plus_is_a_cascade_where_the_first_part_is_looked_up(
+    name: str, parts: tuple[str | None, str]
+) -> None:
+    assert parts_of(name) == parts
 
 
 def right(position: int) -> bool:
