@@ -210,3 +210,9 @@ def test_a_folder_that_is_taken_is_left_alone(model: Path, tmp_path: Path, mista
 def test_a_place_that_can_not_be_written(model: Path, tmp_path: Path, mistake: Mistake) -> None:
     (tmp_path / "file").write_text("")
     assert "file" in mistake("rewrite", model, tmp_path / "file" / "out")
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="this ONNX Runtime has the CUDA provider")
+def test_tf32_is_asked_for_by_the_providers_name(bundle: Path, mistake: Mistake) -> None:
+    assert "CUDAExecutionProvider is not in this" in mistake("generate", bundle, "-p", "x", "--provider", "cuda:tf32")
+    assert "unknown provider 'cpu:tf32'" in mistake("generate", bundle, "-p", "x", "--provider", "cpu:tf32")
