@@ -231,8 +231,13 @@ def _keeps_in_one_graph(manifest: Manifest) -> bool:
     return _keeps(manifest) and manifest.emission == "guarded"
 
 
-def _keeps_two_graphs(manifest: Manifest) -> bool:
-    return _keeps(manifest) and manifest.emission == "specialized"
+def _keeps_many_rows_in_one_graph(manifest: Manifest) -> bool:
+    """Of graphs for each number of rows the session says how many."""
+    return _keeps(manifest) and manifest.emission != "widths"
+
+
+def _keeps_several_graphs(manifest: Manifest) -> bool:
+    return _keeps(manifest) and manifest.emission != "guarded"
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -267,12 +272,17 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "key-without-layout", "the reuse check leaves out the layout flag", _key_without(layout=0), _keeps_in_one_graph
     ),
-    Fault("key-without-width", "the reuse check leaves out the width", _key_without(width=0), _keeps),
+    Fault(
+        "key-without-width",
+        "the reuse check leaves out the width",
+        _key_without(width=0),
+        _keeps_many_rows_in_one_graph,
+    ),
     Fault("key-without-capacity", "the reuse check leaves out the capacity", _capacity_left_out, _keeps),
     Fault(
         "key-without-session",
         "the reuse check leaves out the session, and the layout that names it",
         _key_without(session=None, layout=0),
-        _keeps_two_graphs,
+        _keeps_several_graphs,
     ),
 )
