@@ -43,10 +43,10 @@ def half(question: Mapping[str, Any]) -> dict[str, Any]:
 
 def genai(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"path"} of a tiny decoder with fused attention, by onnxruntime-genai's builder for this provider."""
-    missing = missing_builder()
+    provider, missing = question["spec"]["provider"], missing_builder()
     if missing:
-        raise Skipped(f"{missing}: pip install onnxruntime-genai")
-    provider = question["spec"]["provider"]
+        # The package for the CPU would bring the other onnxruntime.
+        raise Skipped(f"{missing}: pip install onnxruntime-genai{'-cuda' if provider == 'cuda' else ''}")
     work = Path(question["work"])
     write_base_model(work / "base")
     precision = "fp16" if provider == "cuda" else "fp32"
