@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
                 http="h11",  # whatever else is installed: its limits are the ones that were tried
                 ws="none",
                 lifespan="on",
-                limit_concurrency=service.served.limits.connections,
+                limit_concurrency=service.served.limits.connections + 1,  # the first to be refused
             )
         )
         self._service, self._listener, self._on_ready = service, listener, on_ready

@@ -96,6 +96,30 @@ def test_a_body_of_a_type_that_pages_may_send_anywhere_is_415(server: Running, k
     error_of(post(server, content=json.dumps(BODY), headers=headers), 415)
 
 
+def test_a_connection_too_many_is_503(codec: TextCodec) -> None:
+    with running(service_of(codec, Teller(), limits=Limits(connections=1))) as server:
+        port = int(server.url.rpartition(":")[2])
+        assert post(server, json=BODY).status_code == 200
+        until(lambda: not server.server.server_state.connections)
+        with socket.create_connection(("127.0.0.1", port), timeout=30):
+            until(lambda: len(server.server.server_state.connections) == 1)
+            assert post(server, json=BODY).status_code == 503
+        until(lambda: not server.server.server_state.connections)
+        assert post(server, json=BODY).status_code == 200
+
+
+def test_a_bug_before_the_engine_is_500_without_a_trace(
+    codec: TextCodec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(service_of(codec, Teller())) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(TextCodec, "encode", lambda *arguments, **named: 1 / 0)
+            for stream in (False, True):
+                assert error_of(post(server, json={**BODY, "stream": stream}), 500)["code"] == "failed"
+        assert post(server, json=BODY).status_code == 200
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_a_long_prompt_is_encoded_as_a_short_one_is(codec: TextCodec) -> None:
     with running(service_of(codec, Teller())) as server:
         body = {**BODY, "metadata": {"filler": "x" * 5000}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from typing import Any
 
@@ -58,3 +59,20 @@ def test_who_does_not_end_within_the_time_of_grace_is_told_so(codec: TextCodec, 
         assert "shutting down" in error.message
         assert "".join(chunk.choices[0].text for chunk in got) == ("once" if stream else "")[: len(got)]
         assert target.calls == 3
+
+
+def test_a_second_signal_cancels_who_runs_at_once(codec: TextCodec) -> None:
+    gate = threading.Semaphore(0)
+    target = Teller(STORY, gate=gate)
+    with running(service_of(codec, target)) as server:
+        runs = later(lambda: ask(server))
+        until(target.entered.is_set)
+        job = next(iter(server.service.pool._running))
+        server.server.handle_exit(signal.SIGTERM, None)
+        until(lambda: not server.service.pool.ready)
+        assert not job.cancelled
+        server.server.handle_exit(signal.SIGTERM, None)
+        until(lambda: job.cancelled)
+        gate.release(1)
+        assert isinstance(runs.exception(30), openai.InternalServerError)
+        assert target.calls == 1
