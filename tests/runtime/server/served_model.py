@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from qbpass.runtime.server.limits import Limits
 from qbpass.runtime.server.served import Served
 from qbpass.runtime.server.serving import Server, listening_socket, url_of
 
+ASKED: dict[str, Any] = {"model": "tiny", "prompt": "x", "max_tokens": 99}
 END, VOCABULARY, CONTEXT = 256, 257, 512
 TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'developer' %}{{ raise_exception('no developers') }}{% endif %}"
@@ -129,3 +132,23 @@ def running(service: Service, api_key: str | None = None) -> Iterator[Running]:
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Waits for it; fails after half a minute."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def later(work: Callable[[], Any]) -> Future[Any]:
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(work)
+    pool.shutdown(wait=False)
+    return future
+
+
+def ask(server: Running, **more: Any) -> Any:
+    with server.client() as client:
+        return client.completions.create(**ASKED, **more)

@@ -9,8 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from served_model import CONTEXT, VOCABULARY, Running, Teller, running, service_of
-from test_queue import until
+from served_model import CONTEXT, VOCABULARY, Running, Teller, running, service_of, until
 
 from qbpass.models.tokenizer import TextCodec
 from qbpass.runtime.server.limits import Limits

@@ -6,40 +6,17 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 import openai
 import pytest
-from served_model import Broken, Running, Teller, running, service_of
+from served_model import ASKED, Broken, Running, Teller, ask, later, running, service_of, until
 
 from qbpass.models.tokenizer import TextCodec
 from qbpass.runtime.server.limits import Limits
 
-ASKED: dict[str, Any] = {"model": "tiny", "prompt": "x", "max_tokens": 99}
 STORY = "once upon a time"
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Waits for it; fails after half a minute."""
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-def later(work: Callable[[], Any]) -> Future[Any]:
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(work)
-    pool.shutdown(wait=False)
-    return future
-
-
-def ask(server: Running, **more: Any) -> Any:
-    with server.client() as client:
-        return client.completions.create(**ASKED, **more)
 
 
 def ask_in_pieces(server: Running) -> list[Any]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from served_model import Teller, running, service_of
-from test_queue import ask, later, until
+from served_model import Teller, ask, later, running, service_of, until
 
 from qbpass.models.tokenizer import TextCodec
 from qbpass.runtime.server.limits import Limits
