@@ -79,6 +79,7 @@ class BlockTarget:
         self._logits_elem = elem_type(self._logits_dtype)
         self._host, self._feeds = ort_device("cpu"), Feeds(interface)
         self._rows = np.empty((max_queries, interface.vocab_size), self._logits_dtype)
+        self._rows_at = self._rows.ctypes.data
         self._length = 0
 
     @classmethod
@@ -221,7 +222,7 @@ class BlockTarget:
         with self.guard.at(Stage.PREFILL):
             for rows in calls(tokens, self._prefill_rows):
                 logits = np.empty((1 if self._head == "asked" else len(rows), self.vocab_size), self._logits_dtype)
-                self._call(rows, self._ends(len(rows)), logits)
+                self._call(rows, self._ends(len(rows)), logits, logits.ctypes.data)
         return logits[-1:].copy()
 
     def verify(self, tokens: Sequence[int]) -> np.ndarray:
@@ -230,7 +231,7 @@ class BlockTarget:
             raise ValueError(f"{len(tokens)} rows asked of a graph made for 1 to {self.max_queries}")
         logits = self._rows[: len(tokens)]
         with self.guard.at(Stage.CONTINUATION):
-            self._call(tokens, self._ends(len(tokens)), logits)
+            self._call(tokens, self._ends(len(tokens)), logits, self._rows_at)
         return logits
 
     def rollback(self, length: int) -> None:
@@ -261,7 +262,8 @@ class BlockTarget:
             return [self._length + rows] * self._segments
         return segment_extents(self._length, rows, self._extents, self._segments)
 
-    def _call(self, tokens: Sequence[int], ends: list[int], logits: np.ndarray) -> None:
+    def _call(self, tokens: Sequence[int], ends: list[int], logits: np.ndarray, address: int) -> None:
+        """address: where `logits`, (rows asked for, vocabulary), lies."""
         past, full = self._length, ends[-1]
         if self._row_calls is not None and len(tokens) == 1:
             session, binding = self._row_calls.session, self._buffers.row_binding(self._row_calls, full)
@@ -271,8 +273,7 @@ class BlockTarget:
             first = len(tokens) - len(logits) if self._head == "asked" else None
             self._feeds.bind(binding, tokens, past, first, self._phase(session))
         _, bind_output = raw_binders(binding)
-        shape, address = (1, *logits.shape), logits.ctypes.data
-        bind_output(self.interface.logits, self._host, self._logits_elem, shape, address)
+        bind_output(self.interface.logits, self._host, self._logits_elem, (1, *logits.shape), address)
         session_run(session, binding)
         self._length = full
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from qbpass.rewrites.kv_cache import cache_name, segment_name, updated_name
 from qbpass.rewrites.manifest import CacheLayer
-from qbpass.runtime.addresses import elem_type, ort_device, raw_binders
+from qbpass.runtime.addresses import Binder, elem_type, ort_device, raw_binders
 from qbpass.runtime.element_types import cache_dtypes
 
 #: Capacities are multiples of this many rows, so that a slightly longer request reuses the buffers.
@@ -28,6 +30,21 @@ class _Part:
     dtype: np.dtype[Any]
 
 
+@dataclass(frozen=True)
+class _Group:
+    """Parts of one row shape, element type and number of segments: what a call binds, worked out once.
+
+    segments[s]: the names of segment s. All names are in the order of `pointers`.
+    """
+
+    row: tuple[int, int]
+    elem: int
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    segments: tuple[tuple[str, ...], ...]
+    pointers: tuple[int, ...]
+
+
 class KVBuffers:
     """Every layer's key and value buffer. Rows below the caller's counter are valid; the rest is scratch.
 
@@ -41,7 +58,7 @@ class KVBuffers:
         dtypes = cache_dtypes(session)
         self._parts = [part for layer in layers for part in _parts(layer, segments, dtypes)]
         self._values: list[Any] = []
-        self._bound: list[tuple[str, str, tuple[str, ...], int, int, int, int]] = []
+        self._groups: list[_Group] = []
         self._device_of_ort = ort_device(device)
 
     def reserve(self, rows: int) -> None:
@@ -56,11 +73,7 @@ class KVBuffers:
             ort.OrtValue.ortvalue_from_shape_and_type((self.capacity, p.heads, p.width), p.dtype, self.device, 0)
             for p in self._parts
         ]
-        # What a call needs of each part, worked out once: a call binds every one of them.
-        self._bound = [
-            (p.source, p.target, p.segments, p.heads, p.width, elem_type(p.dtype), value.data_ptr())
-            for p, value in zip(self._parts, self._values, strict=True)
-        ]
+        self._groups = _groups(self._parts, [value.data_ptr() for value in self._values])
 
     @property
     def values(self) -> list[Any]:
@@ -69,32 +82,49 @@ class KVBuffers:
 
     def bind(self, binding: Any, extents: list[int]) -> None:
         """Bind rows [0, extents[-1]) as cache in and out, and the shorter prefixes as value segments."""
-        full = extents[-1]
-        if full > self.capacity:
-            raise ValueError(f"{full} rows asked of a cache of {self.capacity}")
-        device = self._device_of_ort
-        bind_input, bind_output = raw_binders(binding)
-        for source, target, segments, heads, width, elem, pointer in self._bound:
-            shape = (full, heads, width)
-            bind_input(source, device, elem, shape, pointer)
-            bind_output(target, device, elem, shape, pointer)
-            for name, extent in zip(segments, extents, strict=False):
-                bind_input(name, device, elem, (extent, heads, width), pointer)
+        self.bind_whole(binding, extents[-1])
+        bind_input, _ = raw_binders(binding)
+        for group in self._groups:
+            for names, extent in zip(group.segments, extents, strict=False):
+                self._bind_each(bind_input, group, names, (extent, *group.row))
 
     def bind_whole(self, binding: Any, rows: int) -> None:
         """Bind rows [0, rows) as cache in and out, for a graph that takes no segments."""
         if rows > self.capacity:
             raise ValueError(f"{rows} rows asked of a cache of {self.capacity}")
-        device = self._device_of_ort
         bind_input, bind_output = raw_binders(binding)
-        for source, target, _, heads, width, elem, pointer in self._bound:
-            bind_input(source, device, elem, (rows, heads, width), pointer)
-            bind_output(target, device, elem, (rows, heads, width), pointer)
+        for group in self._groups:
+            shape = (rows, *group.row)
+            self._bind_each(bind_input, group, group.sources, shape)
+            self._bind_each(bind_output, group, group.targets, shape)
+
+    def _bind_each(self, bind: Binder, group: _Group, names: tuple[str, ...], shape: tuple[int, ...]) -> None:
+        """A loop that the interpreter does not run: this is most of what a call costs outside ONNX Runtime."""
+        device, elem = repeat(self._device_of_ort), repeat(group.elem)
+        deque(map(bind, names, device, elem, repeat(shape), group.pointers), maxlen=0)
 
     def read(self, index: int, rows: int) -> np.ndarray:
         """A copy of the first `rows` rows of buffer `index` (layer 0 key, layer 0 value, layer 1 key, ...)."""
         copy: np.ndarray = self._values[index].numpy()[:rows].copy()
         return copy
+
+
+def _groups(parts: list[_Part], pointers: list[int]) -> list[_Group]:
+    kinds: dict[tuple[tuple[int, int], int, int], list[tuple[_Part, int]]] = {}
+    for part, pointer in zip(parts, pointers, strict=True):
+        kind = ((part.heads, part.width), elem_type(part.dtype), len(part.segments))
+        kinds.setdefault(kind, []).append((part, pointer))
+    return [
+        _Group(
+            row,
+            elem,
+            tuple(part.source for part, _ in members),
+            tuple(part.target for part, _ in members),
+            tuple(tuple(part.segments[s] for part, _ in members) for s in range(segments)),
+            tuple(pointer for _, pointer in members),
+        )
+        for (row, elem, segments), members in kinds.items()
+    ]
 
 
 def _parts(layer: CacheLayer, segments: int, dtypes: dict[str, np.dtype[Any]]) -> tuple[_Part, _Part]:

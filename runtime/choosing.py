@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from qbpass.runtime.target import greedy
+from qbpass.runtime.target import largest
 
 
 class Chooser(Protocol):
@@ -46,7 +46,7 @@ class Greedy:
         return self
 
     def choose(self, logits_V: np.ndarray) -> int:
-        return greedy(logits_V[None])[0]
+        return largest(logits_V)
 
     def advance(self, token: int) -> None:
         del token

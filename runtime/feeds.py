@@ -7,6 +7,7 @@ every call but for how much of them it reads, so a call fills in its tokens and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import addressof, c_int64
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ class Feeds:
     def __init__(self, interface: Interface):
         self._interface = interface
         self._host = ort_device("cpu")
-        self._ids = np.empty(0, np.int64)
-        self._scalars = np.empty(2, np.int64)  # the phase, the first row asked for
-        self._scalars_at = self._scalars.ctypes.data
+        # A few numbers, written in every call: through numpy that takes longer.
+        self._ids = (c_int64 * 8)()
+        self._ids_at = addressof(self._ids)
+        self._scalars = (c_int64 * 2)()  # the phase, the first row asked for
+        self._scalars_at = addressof(self._scalars)
         self.reserve(0)
 
     def reserve(self, rows: int) -> None:
@@ -45,9 +48,9 @@ class Feeds:
         if full > self.rows:
             raise ValueError(f"{full} rows asked of feeds for {self.rows}")
         if rows > len(self._ids):
-            self._ids = np.empty(rows, np.int64)
-            self._ids_at = self._ids.ctypes.data
-        self._ids[:rows] = tokens
+            self._ids = (c_int64 * rows)()
+            self._ids_at = addressof(self._ids)
+        self._ids[:rows] = list(tokens)
         bind_input(names.input_ids, host, INT64, (1, rows), self._ids_at)
         if names.attention_mask is not None:
             bind_input(names.attention_mask, host, INT64, (1, full), self._ones_at)

@@ -42,10 +42,11 @@ class BadLogits(QbpassError):
 
 def greedy(logits: np.ndarray) -> list[int]:
     """The first index of the largest logit of each row. Raises BadLogits where that is NaN."""
-    return [_largest(row) for row in logits]
+    return [largest(row) for row in logits]
 
 
-def _largest(logits_V: np.ndarray) -> int:
+def largest(logits_V: np.ndarray) -> int:
+    """The first index of the largest logit of one row. Raises BadLogits where that is NaN."""
     token = int(logits_V.argmax())  # the first NaN where there is one
     if logits_V[token] != logits_V[token]:
         raise BadLogits("the model's logits are not numbers (NaN): check its weights, or export it in float32")
