@@ -30,7 +30,7 @@ TEXTS = (
     "Write a Python function that returns the n-th Fibonacci number, and explain its running time.",
     "A train travels 120 miles in 2 hours and then 90 miles in 1.5 hours. What is its average speed?",
 )
-TOKENS, STRIDE, REPEATS, WARM_UP = 64, 3, 12, 3
+TOKENS, STRIDE, REPEATS, WARM_UP = 48, 3, 9, 2
 RANDOM_PROMPT, SEED = 32, 0
 
 

@@ -11,9 +11,14 @@ from decoder_blocks import SPEC, random_tokens
 
 from qbpass.evidence.forced_replay import ReplayCount, replay, serial_rows
 from qbpass.models.loading import load_decoder
+from qbpass.models.tokenizer import TextCodec
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.bundle_writer import write_bundle
+from qbpass.rewrites.self_draft.quantize import QuantForm
+from qbpass.rewrites.self_draft.store import stored_draft
 from qbpass.runtime.block_target import BlockTarget
+from qbpass.runtime.engine import Engine, Request
+from qbpass.runtime.self_draft.open import drafter_of
 from qbpass.runtime.serial_target import SerialTarget
 
 pytestmark = pytest.mark.real_model
@@ -67,3 +72,18 @@ def test_the_bundle_holds_those_weights_alone_that_the_optimizer_changed(bundle:
     assert len(weights) == 2
     assert 500 * 2**20 < sizes["reference.data"] < 520 * 2**20
     assert sizes["decoder.onnx"] < 2 * 2**20
+
+
+def test_a_self_draft_changes_no_token_of_the_real_model_and_is_mostly_right(
+    bundle: Bundle, target: BlockTarget
+) -> None:
+    form = QuantForm(8, 8)
+    drafter = drafter_of(bundle, target, form, stored_draft(bundle, form), SPEC)
+    prompt = tuple(TextCodec(bundle.reference.tokenizer_files).encode_prompt("Tell me about the sea."))
+    serial = SerialTarget.from_bundle(bundle, SPEC)
+    endpoint, trace = Engine(target, drafter).generate(Request(prompt, 24, k=3))
+    assert endpoint == Engine(serial).generate(Request(prompt, 24))[0]
+    assert trace.acceptance is not None
+    assert trace.acceptance > 0.8
+    layers = range(2 * len(target.interface.layers))
+    assert [target.cached(i).tobytes() for i in layers] == [serial.cached(i).tobytes() for i in layers]

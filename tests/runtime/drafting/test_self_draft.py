@@ -123,6 +123,18 @@ def test_quantized_it_changes_no_token_and_no_committed_row(tiny_sdpa_bundle: Bu
     assert kv_of(target) == [serial.cached(index).tobytes() for index in layers]
 
 
+def test_in_eight_bits_its_logits_are_nearly_those_of_its_weights_as_they_are(tiny_sdpa_bundle: Bundle) -> None:
+    """Weights of several products lie side by side in one, and each product has its own columns back."""
+    target = block(tiny_sdpa_bundle)
+    rows = []
+    for drafter in (exact_drafter(tiny_sdpa_bundle, target), quantized_drafter(tiny_sdpa_bundle, target)):
+        target.start(32)
+        target.prefill(random_tokens(tiny_sdpa_bundle, 9))
+        drafter.start((), 32)
+        rows.append(drafter._step(3, 9).copy())
+    assert np.corrcoef(rows)[0, 1] > 0.99
+
+
 class Early(SelfDrafter):
     """Writes one row too early, past the target's own check."""
 
