@@ -39,9 +39,9 @@ from qbpass.screen import Steps, say, table
 
 
 def forms_of(bundle: Bundle) -> list[QuantForm]:
-    """Those that `--draft self` chooses among, larger blocks, a coarser head, and a head of the first third."""
+    """Those that `--draft self` chooses among, a larger block, a coarser head, and a head of the first third."""
     third = bundle.manifest.interface.vocab_size // 3
-    return [*FORMS, QuantForm(8, 8, block=64), QuantForm(8, 8, block=128), QuantForm(8, 4), QuantForm(8, 8, third)]
+    return [*FORMS, QuantForm(8, 8, block=128), QuantForm(8, 4), QuantForm(8, 8, third)]
 
 
 def measure(options: argparse.Namespace, steps: Steps) -> dict[str, Any]:

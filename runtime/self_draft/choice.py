@@ -23,6 +23,7 @@ from qbpass.rewrites.self_draft.quantize import QuantForm
 #: In the order in which equal rates are decided: what is likeliest to be right comes first.
 FORMS = (
     QuantForm(8, 8, block=32),
+    QuantForm(8, 8, block=64),
     QuantForm(4, 8, block=32),
     QuantForm(4, 4, block=32),
 )
