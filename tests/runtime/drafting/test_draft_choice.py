@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,8 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_best_round_is_never_worse_than_none_and_than_any_other(step: float, survival: list[float]) -> None:
     proposals, ratio = best_round(step, survival, CALLS)
-    rates = [(1 + sum(survival[:k])) / (k * step + CALLS[k]) for k in range(4)]
+    tokens = accumulate(survival, initial=1.0)
+    rates = [made / (k * step + CALLS[k]) for k, made in enumerate(tokens)]
     assert ratio == max(1.0, *rates)
     assert proposals == (rates.index(ratio) if ratio > 1 else 0)
 
