@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qbpass.models.cache import cache_folder
+from qbpass.models.session import open_session
 from qbpass.rewrites.bundle import Bundle
 from qbpass.rewrites.self_draft import store
+from qbpass.rewrites.self_draft.graph import one_row_graph
 from qbpass.rewrites.self_draft.quantize import QuantForm
 from qbpass.rewrites.self_draft.store import draft_facts, drafts_folder, stored_draft
 from qbpass.runtime.block_target import BlockTarget
@@ -24,6 +26,7 @@ from qbpass.runtime.open_target import open_target
 from qbpass.runtime.self_draft import open as opening
 from qbpass.runtime.self_draft.calibrate import continuations, survival
 from qbpass.runtime.self_draft.choice import best_round, choose_form, remember, remembered_choice
+from qbpass.runtime.self_draft.drafter import SelfDrafter
 from qbpass.runtime.self_draft.open import drafter_of, open_self_draft
 
 INT8, INT4 = QuantForm(8, 8), QuantForm(4, 4)
@@ -106,6 +109,13 @@ def test_how_far_a_draft_is_right_is_what_the_engine_then_sees(tiny_sdpa_bundle:
     assert min(seen) - 0.35 < sum(measured) / 3 < max(seen) + 0.35  # other positions of the same text
 
 
+def test_a_draft_of_the_target_s_own_bits_is_found_to_be_always_right(tiny_sdpa_bundle: Bundle) -> None:
+    target = block(tiny_sdpa_bundle)
+    graph = one_row_graph(tiny_sdpa_bundle.reference, frozenset()).SerializeToString()
+    exact = SelfDrafter(open_session(graph, SPEC, weights=tiny_sdpa_bundle.weights), target)
+    assert survival(exact, continuations(tiny_sdpa_bundle, target), 3) == [1.0, 1.0, 1.0]
+
+
 def test_what_was_decided_is_used_again_unless_it_is_to_be_decided_anew(
     tiny_sdpa_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,11 +133,12 @@ def test_what_was_decided_is_used_again_unless_it_is_to_be_decided_anew(
 
 def test_a_draft_that_was_cut_short_or_changed_is_made_again(tiny_sdpa_bundle: Bundle) -> None:
     folder = stored_draft(tiny_sdpa_bundle, INT8)
-    facts = draft_facts(folder)
-    for name in ("draft.data", "draft.onnx", "draft.json"):
+    facts, whole = draft_facts(folder), {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name in whole:
         path = folder / name
         path.write_bytes(path.read_bytes()[:-7])
         assert stored_draft(tiny_sdpa_bundle, INT8) == folder
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
         assert draft_facts(folder) == facts
 
 
