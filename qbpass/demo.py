@@ -1,4 +1,4 @@
-"""`make demo`: the five commands on SmolLM2-135M-Instruct, printed as a user would type them."""
+"""`make demo`: the commands on SmolLM2-135M-Instruct, printed as a user would type them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def demo(out: Path, source: str = SOURCE, max_new_tokens: int = 64) -> int:
     commands = [
         ["export", source, str(model)],
         ["admit", str(model)],
-        ["rewrite", str(model), str(bundle), "--layout", "qb"],
+        ["rewrite", str(model), str(bundle), "--layout", "qb", "--max-queries", "8"],
         ["generate", str(bundle), "-p", QUESTION, *tokens],
+        ["generate", str(bundle), "-p", QUESTION, "--draft", "self", *tokens],
         ["qualify", str(bundle), "--prompts", str(prompts), *tokens, "--replay-rows", "8", *results],
     ]
     for command in commands:
