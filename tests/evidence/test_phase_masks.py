@@ -94,7 +94,7 @@ def _never_left(self: PhaseGuard, stage: object) -> object:
 
     from qbpass.runtime.phase_guard import Stage
 
-    self.stage = Stage.CONTINUATION
+    self._stage = Stage.CONTINUATION
     return nullcontext()
 
 

@@ -98,7 +98,7 @@ def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
         ({"arms": ("R", "C_XX")}, "no arm C_XX: choose among R, M_MQ, M_QB, M_PQ, M_GS, C_MQ, C_QB, C_PQ, C_GS"),
         ({"arms": ("C_QB",)}, "arm R is the reference"),
         ({"arms": ("R", "C_QB", "C_QB")}, "named twice"),
-        ({"draft": "oracle"}, "no draft 'oracle'"),
+        ({"policy": "greedy"}, "no policy 'greedy': choose one of adaptive, fixed"),
         ({"k": 0}, "must be at least 1"),
         ({"max_new_tokens": 0}, "must be at least 1"),
         ({"repeats": 0}, "must be at least 1"),
