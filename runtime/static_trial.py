@@ -12,12 +12,13 @@ from qbpass.rewrites.bundle import Bundle, plan_for
 from qbpass.rewrites.refused import RewriteRefused
 from qbpass.rewrites.static_graph import static_graph
 from qbpass.runtime.block_target import BlockTarget
+from qbpass.runtime.block_trial import ROWS, differing_row, rows_alone
 from qbpass.runtime.buffers import GRANULE
 from qbpass.runtime.serial_target import SerialTarget
 from qbpass.runtime.static_target import StaticSessions, StaticTarget
 
-#: Prompts of these lengths, and as many rows behind each: the last ones run from one bucket into the next.
-PROMPTS, ROWS = (5, 59, GRANULE - 5), 9
+#: Prompts of these lengths, with ROWS behind each: the last ones run from one bucket into the next.
+PROMPTS = (5, 59, GRANULE - 5)
 
 
 def static_trial(serial: SerialTarget, target: StaticTarget, seed: int = 0) -> dict[str, Any]:
@@ -26,31 +27,19 @@ def static_trial(serial: SerialTarget, target: StaticTarget, seed: int = 0) -> d
     """
     draw = np.random.default_rng(seed)
     prompts = [length for length in PROMPTS if length + ROWS <= (serial.context_length or length + ROWS)]
-    tried = {"prompts": prompts, "seed": seed}
-    rows = 0
+    rows, witness = 0, None
     for prompt in prompts:
         tokens = draw.integers(0, serial.vocab_size, prompt + ROWS).tolist()
         for each in (serial, target):
             each.start(prompt + ROWS)
             each.prefill(tokens[:prompt])
-        wanted = [serial.verify([token]).copy() for token in tokens[prompt:]]
-        for width in range(1, target.max_queries + 1):
-            target.rollback(prompt)
-            for start in range(0, ROWS, width):
-                block = target.verify(tokens[prompt + start : prompt + min(start + width, ROWS)])
-                for row, got in enumerate(block):
-                    rows += 1
-                    want = wanted[start + row][0]
-                    if got.tobytes() != want.tobytes():
-                        gap = float(np.max(np.abs(got.astype(np.float64) - want.astype(np.float64))))
-                        where = {"past": prompt + start, "queries": len(block), "row": row}
-                        return {
-                            "verdict": "false",
-                            "rows": rows,
-                            **tried,
-                            "witness": {**where, "max_abs_difference": gap},
-                        }
-    return {"verdict": "unknown", "rows": rows, **tried, "witness": None}
+        behind = tokens[prompt:]
+        found, witness = differing_row(target, behind, rows_alone(serial, behind), target.max_queries)
+        rows += found
+        if witness is not None:
+            break
+    verdict = "unknown" if witness is None else "false"
+    return {"verdict": verdict, "rows": rows, "prompts": prompts, "seed": seed, "witness": witness}
 
 
 def refuse_false(trial: dict[str, Any]) -> None:

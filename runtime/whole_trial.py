@@ -16,6 +16,7 @@ from qbpass.rewrites.phases import Phase, layout_active
 from qbpass.rewrites.refused import RewriteRefused
 from qbpass.rewrites.written import Tried, Written
 from qbpass.runtime.block_target import BlockTarget
+from qbpass.runtime.block_trial import ROWS, differing_row, rows_alone
 from qbpass.runtime.call_error import CallError
 from qbpass.runtime.gs_target import GSTarget
 from qbpass.runtime.layout_cost import call_ratios
@@ -24,8 +25,8 @@ from qbpass.runtime.prefill import prompt_rows
 from qbpass.runtime.rewinding_target import RewindingTarget
 from qbpass.runtime.target import greedy
 
-#: Prompts of these lengths, and as many rows behind each: blocks lie on both sides of every extent modulo 4, and of 64.
-PROMPTS, ROWS = (5, 59), 9
+#: Prompts of these lengths, with ROWS behind each: blocks lie on both sides of 64.
+PROMPTS = (5, 59)
 
 
 def whole_trial(written: Written, timed: bool, spec: SessionSpec, seed: int = 0) -> Tried:
@@ -64,18 +65,11 @@ def _compare(
         greedy(first)  # raises where they are no numbers
         if first.tobytes() != target.prefill(tokens[:prompt]).tobytes():
             return Tried(_false(rows, {"prompt_tokens": prompt, "queries": prompt, "row": prompt - 1, "seed": seed}))
-        wanted = [reference.verify([token]).copy() for token in tokens[prompt:]]
-        for width in range(1, plan.max_queries + 1):
-            target.rollback(prompt)
-            for start in range(0, ROWS, width):
-                block = target.verify(tokens[prompt + start : prompt + min(start + width, ROWS)])
-                for row, got in enumerate(block):
-                    rows += 1
-                    want = wanted[start + row][0]
-                    if got.tobytes() != want.tobytes():
-                        gap = float(np.max(np.abs(got.astype(np.float64) - want.astype(np.float64))))
-                        found = {"past": prompt + start, "queries": len(block), "row": row}
-                        return Tried(_false(rows, {**found, "max_abs_difference": gap, "seed": seed}))
+        behind = tokens[prompt:]
+        found, witness = differing_row(target, behind, rows_alone(reference, behind), plan.max_queries)
+        rows += found
+        if witness is not None:
+            return Tried(_false(rows, {**witness, "seed": seed}))
     evidence = {"verdict": "unknown", "rows": rows, "prompts": list(PROMPTS), "seed": seed}
     return Tried(evidence, call_ratios(reference, target, plan) if timed and isinstance(target, BlockTarget) else {})
 

@@ -19,7 +19,8 @@ from qbpass.rewrites.gs_graph import gs_graph, plan_gs
 from qbpass.rewrites.plan import RewritePlan, SiteForm
 from qbpass.rewrites.refused import RewriteRefused
 from qbpass.rewrites.written import Written
-from qbpass.runtime.whole_trial import PROMPTS, ROWS, whole_trial
+from qbpass.runtime.block_trial import ROWS
+from qbpass.runtime.whole_trial import PROMPTS, whole_trial
 
 EVERY_ROW = len(PROMPTS) * ROWS * 4
 
