@@ -14,7 +14,7 @@ MAX_STRINGS, MAX_STRING_CHARACTERS = 16, 1000
 
 @dataclass(frozen=True)
 class Stops:
-    """ids: tokens that end a request and belong to its output. strings: text that does; `cut` leaves it out of a text.
+    """ids: tokens that end a request and belong to its output. strings: text that does (AnswerText leaves it out).
     decode: token ids to text, needed for strings. min_tokens: strings in the first so many tokens end nothing (ids are
     kept from being chosen at all: Sampling.min_tokens).
 
@@ -35,10 +35,6 @@ class Stops:
     def begin(self) -> StopWatch:
         """A new request."""
         return StopWatch(self)
-
-    def cut(self, text: str) -> str:
-        """`text` up to where its first stop string begins."""
-        return text[: min((at for at in map(text.find, self.strings) if at >= 0), default=len(text))]
 
 
 class StopWatch:

@@ -26,6 +26,11 @@ def until_the_engine_stops(tokens: list[int], stops: Stops) -> list[int]:
 
 
 @settings(deadline=None)
+def before_stops(text: str, strings: Sequence[str]) -> str:
+    """`text` up to where its first stop string begins, by its definition."""
+    return text[: min((at for at in map(text.find, strings) if at >= 0), default=len(text))]
+
+
 @given(
     st.text("abé🦆", max_size=30),
     st.lists(st.text("abé🦆", min_size=1, max_size=4), max_size=4),
@@ -39,7 +44,7 @@ def test_pieces_add_up_to_the_text_before_the_first_stop_string(
 ) -> None:
     stops = Stops(strings=tuple(strings), decode=decode)
     tokens, pieces, index = until_the_engine_stops(list(text.encode()), stops), [], 0
-    answer, shown, wanted = AnswerText(decode, stops), "", stops.cut(decode(tokens))
+    answer, shown, wanted = AnswerText(decode, stops), "", before_stops(decode(tokens), strings)
     while tokens:
         width = widths[index % len(widths)]
         pieces.append(answer.push(tokens[:width]))
@@ -47,6 +52,12 @@ def test_pieces_add_up_to_the_text_before_the_first_stop_string(
         shown += pieces[-1]
         assert not any(string in shown for string in strings)
     assert "".join(pieces) + answer.finish() == wanted
+
+
+@pytest.mark.parametrize(("strings", "shown"), [(("c", "b"), "a"), (("x",), "abcb")])
+def test_of_several_stop_strings_the_text_ends_before_the_first(strings: tuple[str, ...], shown: str) -> None:
+    answer = AnswerText(decode, Stops(strings=strings, decode=decode))
+    assert answer.push(b"abcb") + answer.finish() == shown
 
 
 def test_text_is_held_back_only_while_a_stop_string_may_begin_in_it() -> None:

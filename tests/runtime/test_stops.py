@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qbpass.models.errors import PromptError
+from qbpass.runtime.answer_text import AnswerText
 from qbpass.runtime.drafting.ngram import NgramDrafter
 from qbpass.runtime.engine import Engine, Request
 from qbpass.runtime.stops import Stops
@@ -60,14 +61,10 @@ def test_a_stop_string_inside_a_block_ends_the_request_as_it_ends_serial_decodin
     engine = Engine(FakeTarget(next_token, len(BYTES), max_queries=8), NgramDrafter())
     endpoint, trace = engine.generate(request)
     assert decode(endpoint.token_ids) == "abaabbab"
-    assert stops.cut(decode(endpoint.token_ids)) == "abaa"
+    answer = AnswerText(decode, stops)
+    assert answer.push(endpoint.token_ids) + answer.finish() == "abaa"
     assert (endpoint.stop_reason, endpoint.end_of_generation) == ("stop_string", False)
     assert (trace.proposed > 0) == (k > 0)
-
-
-def test_of_several_stop_strings_the_text_ends_before_the_first() -> None:
-    assert Stops(strings=("c", "b"), decode=decode).cut("abcb") == "a"
-    assert Stops(strings=("x",), decode=decode).cut("abc") == "abc"
 
 
 @pytest.mark.parametrize(
