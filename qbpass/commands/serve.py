@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -142,10 +143,11 @@ def serve(
     )
     with Steps() as steps:
         drafts = Drafts(draft, opened, spec, progress=steps.count)
-        made = [Engine(each, drafts.drafter(each), POLICIES[policy](each.max_queries)) for each in targets]
-    for engine in made:
-        if isinstance(engine.policy, AdaptivePolicy):
-            calibrate(engine.policy.costs, engine.target)
+        drafters = [drafts.drafter(each) for each in targets]
+    known = POLICIES[policy](target.max_queries)
+    if isinstance(known, AdaptivePolicy):
+        calibrate(known.costs, target)  # once: siblings run the same session, and start from what it told
+    made = [Engine(each, drafter, deepcopy(known)) for each, drafter in zip(targets, drafters, strict=True)]
     service = Service(served, made, api_key)
     _log(logging.INFO if log_requests else logging.WARNING)
     Server(service, listener, lambda: say(f"serving {served.name} at {url_of(listener)}/v1")).run()
